@@ -245,11 +245,11 @@ impl<W, L, F> Queue<W, L, F> {
     }
 
     /// The server reports a change of the lock. Returns the thread to wake.
-    pub(crate) fn changed(&mut self, now: Instant) -> Option<&W> {
+    pub(crate) fn changed(&mut self, now: Instant, spread: Duration) -> Option<&W> {
         let ask_at = if self.turns.is_held_alone() {
             now + RECHECK_AFTER_GRANT
         } else {
-            self.turns.asks_at(now)
+            self.turns.asks_after_change(now, spread)
         };
         self.wake_head(Some(ask_at))
     }

@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{
     queue::{LastAnswer, Leaving, Queue, Step, Ticket},
-    turns::{PastHold, SHORT_WAIT, Streaks},
+    turns::{PastHold, SHORT_WAIT, Streaks, spread},
 };
 use crate::{
     cancel::Cancel,
@@ -148,7 +148,7 @@ impl<T, L, F> Queues<T, L, F> {
 
     /// The server reports a change of the lock.
     pub(crate) fn changed(&self, key: &str) {
-        self.with_queue(key, |queue| queue.changed(self.clock.now()));
+        self.with_queue(key, |queue| queue.changed(self.clock.now(), spread()));
     }
 
     /// Notifications may have been missed: the head of every queue asks, even one that is asking

@@ -29,7 +29,7 @@
 //! [`HandOverBudget`]: limits how often a lock is handed on without asking the server.
 
 use std::{
-    hash::{BuildHasher, RandomState},
+    hash::{BuildHasher, Hasher, RandomState},
     time::{Duration, Instant},
 };
 
@@ -39,6 +39,8 @@ pub(super) const IN_A_ROW: u32 = 4;
 pub(super) const IN_A_ROW_ALONE: u32 = 8 * IN_A_ROW;
 /// A process stays away for this long after its turns.
 const AWAY: Duration = Duration::from_millis(1);
+/// The head of a process that was away lately asks up to this long after a change.
+const SPREAD: Duration = Duration::from_micros(200);
 /// Another process that was not seen for this long is forgotten.
 const LATELY: Duration = Duration::from_secs(1);
 /// A wait shorter than this does not let other processes go first.
@@ -86,7 +88,6 @@ impl Turns {
     /// A thread that stood in the queue has the lock, alone or shared.
     pub(super) fn granted(&mut self, now: Instant, alone: bool) {
         self.in_a_row += 1;
-        self.away_until = None;
         self.held = if alone {
             HeldHere::Alone(now)
         } else {
@@ -146,11 +147,25 @@ impl Turns {
         self.away_until.map_or(now, |until| until.max(now))
     }
 
+    /// Returns when the head asks after a change that all processes are notified of. One that was
+    /// away within the last second asks a little later, at random. Otherwise the process that the
+    /// server notifies first would be the first each time, and the last would starve.
+    pub(super) fn asks_after_change(&self, now: Instant, spread: Duration) -> Instant {
+        let was_away = (self.away_until).filter(|until| now < *until + LATELY);
+        was_away.map_or(now, |until| until.max(now + spread))
+    }
+
     /// True if another process was seen to have the lock within the last second.
     pub(super) fn sees_others(&self, now: Instant) -> bool {
         let is_lately = |seen: Instant| now.saturating_duration_since(seen) < LATELY;
         self.others_seen.is_some_and(is_lately)
     }
+}
+
+/// Returns a random time up to [`SPREAD`].
+pub(super) fn spread() -> Duration {
+    let random = RandomState::new().build_hasher().finish().to_be_bytes()[0];
+    SPREAD / 255 * u32::from(random)
 }
 
 /// The streaks of the locks that were released last.

@@ -177,7 +177,7 @@ impl Busy {
         for turns in 1..100 {
             self.turn();
             if !self.asks() {
-                self.queue.changed(moment(self.now));
+                self.queue.changed(moment(self.now), Duration::ZERO);
                 assert!(!self.asks(), "a message does not end the time of others");
                 self.now += 1;
                 assert!(self.asks(), "it comes back after a millisecond");
@@ -194,6 +194,21 @@ fn a_process_stays_away_after_four_turns_while_others_were_seen_lately() {
     for _ in 0..3 {
         assert_eq!(busy.turns_until_away(), IN_A_ROW);
     }
+}
+
+/// Otherwise the process that the server notifies first would have the lock each time.
+#[test]
+fn a_process_that_was_away_lately_follows_a_change_after_a_random_time() {
+    let spread = Duration::from_micros(200);
+    let mut busy = Busy::refused_at(0);
+    busy.queue.changed(moment(0), spread);
+    assert!(busy.asks(), "it had none yet");
+    busy.turns_until_away();
+    busy.queue.refused(busy.head, moment(busy.now), None);
+    busy.queue.changed(moment(busy.now), spread);
+    assert!(!busy.asks());
+    let later = moment(busy.now) + spread;
+    assert_eq!(busy.queue.step(busy.head, later), Step::Ask);
 }
 
 #[test]

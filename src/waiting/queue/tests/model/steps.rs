@@ -123,7 +123,7 @@ impl World {
     fn tell(&self, state: &mut State) -> Option<()> {
         let lock = state.messages.pop_front()?;
         match self.rules.wakes {
-            Wakes::InOneStep => drop(state.queues[lock].changed(*START)),
+            Wakes::InOneStep => drop(state.queues[lock].changed(*START, Duration::ZERO)),
             Wakes::InTwoSteps => {
                 let head = state.queues[lock].head().copied();
                 state.chosen = head.map(|head| (lock, head));
