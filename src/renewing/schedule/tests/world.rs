@@ -247,7 +247,8 @@ impl World {
         let since = if is_in_flight { Some(now) } else { before.look };
         let look = since.map(|since| (since, before.looked_at_by().unwrap_or(since)));
         let rests_until = [look.map(|(_, until)| until), before.renewed_by()];
-        let (renew, server_end, before) = (before.renew, before.server_end, before.id);
+        let (renew, failed) = (before.renew, before.failed);
+        let (server_end, before) = (before.server_end, before.id);
         assert!(self.leases.iter().all(|lease| lease.id < id), "not its own");
         assert_eq!(self.schedule.extend(before, now + MS * 900), None);
         assert_eq!(self.schedule.hand_over(before, count, terms, now), None);
@@ -256,6 +257,8 @@ impl World {
             look: since,
             rests_until: rests_until.into_iter().flatten().max(),
             renew,
+            // The pause after a refusal goes on with the renewal that was refused.
+            failed,
             is_inherited: true,
             server_end,
             ..known
