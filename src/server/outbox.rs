@@ -268,9 +268,9 @@ impl SharedWrite<'_> {
         }
         self.batch.push_back(Arc::clone(&self.own));
         let waiting = mem::take(&mut letters.waiting).into_iter();
-        let (alone, mut along) = waiting.partition(|letter| letter.packed.is_empty());
+        let (alone, mut together) = waiting.partition(|letter| letter.packed.is_empty());
         letters.waiting = alone;
-        self.batch.append(&mut along);
+        self.batch.append(&mut together);
         true
     }
 
