@@ -358,8 +358,8 @@ fn timed_out() -> RedisError {
     io::Error::from(io::ErrorKind::TimedOut).into()
 }
 
-/// Limits the wait for the next reply to the deadline. Sets the time-out anew only when an eighth of
-/// it is over, since that is a system call.
+/// Limits the wait for the next reply to the deadline. Each change of the time-out is a system
+/// call, so it is set anew only when an eighth of it has passed.
 fn shorten(limit: &mut Duration, deadline: Deadline, conn: &Connection) -> RedisResult<()> {
     let left = deadline.remaining();
     if left.is_zero() {

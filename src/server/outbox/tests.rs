@@ -378,7 +378,7 @@ fn drive(outbox: &Outbox) {
 /// Not one time-out for each of them.
 #[test]
 fn a_server_that_falls_silent_between_two_answers_is_waited_for_once() {
-    let io_timeout = Duration::from_millis(1_000);
+    let io_timeout = Duration::from_secs(1);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::scope(|scope| {
