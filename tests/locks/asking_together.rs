@@ -138,7 +138,7 @@ fn calls_of_one_write_without_an_answer_are_unknown_and_given_back() {
 #[test]
 fn the_heads_of_a_hundred_queues_ask_in_few_writes() {
     const HEADS: usize = 100;
-    const WRITES: usize = 10;
+    const WRITES: usize = HEADS / 2;
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -170,7 +170,7 @@ fn the_heads_of_a_hundred_queues_ask_in_few_writes() {
             proxy.take_bursts();
             let freed: Vec<String> = (1..=HEADS).map(name).collect();
             let () = conn.del(freed).unwrap();
-            // By then most heads have been woken. Each that was not is one write more.
+            // A head that has not been woken by then asks in a write of its own.
             thread::sleep(500 * MS);
             drop(gate);
             let leases: Vec<_> = waiting.into_iter().map(|it| it.join().unwrap()).collect();
