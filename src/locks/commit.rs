@@ -28,6 +28,9 @@ use crate::{
     wire::{is_error, refused},
 };
 
+/// Two nodes that name each other agree within this. A command on a key of another slot is answered
+/// by `MOVED` as well, and stays wrong.
+const NODES_AGREE: Duration = Duration::from_millis(250);
 const RELEASING: &str = "Lease::commit_and_release";
 
 /// Which call of [`Lease::commit_once`] has executed the commit.
@@ -430,7 +433,8 @@ impl Lease {
     /// server, or is moving, sends again after a pause, for one I/O time-out.
     fn on_pooled<T>(&self, mut send: impl FnMut(&mut Connection) -> Result<T>) -> Result<T> {
         let server = &self.stack.server;
-        let patience = Deadline::after(server.limits().answer);
+        let slot_moves_until = Deadline::after(server.limits().answer);
+        let nodes_agree_by = Deadline::after(NODES_AGREE.min(server.limits().answer));
         let (mut pauses, mut was_closed) = (Backoff::new(), false);
         loop {
             let mut conn = server.lend(self.hold().lock_name().key())?;
@@ -441,6 +445,10 @@ impl Lease {
             };
             let is_closed = source.is_connection_dropped() && !was_closed;
             was_closed |= is_closed;
+            let patience = match source.code() {
+                Some("MOVED") => nodes_agree_by,
+                _ => slot_moves_until,
+            };
             let is_elsewhere = server.is_elsewhere(source) && pauses.pause(patience);
             if !is_closed && !is_elsewhere {
                 return done;
