@@ -434,7 +434,9 @@ impl Lease {
     fn on_pooled<T>(&self, mut send: impl FnMut(&mut Connection) -> Result<T>) -> Result<T> {
         let server = &self.stack.server;
         let slot_moves_until = Deadline::after(server.limits().answer);
-        let nodes_agree_by = Deadline::after(NODES_AGREE.min(server.limits().answer));
+        let nodes_agree = NODES_AGREE.min(server.limits().answer);
+        // Counts from the first `MOVED` in a row: before it the slot may have been on its way.
+        let mut nodes_agree_by = None;
         let (mut pauses, mut was_closed) = (Backoff::new(), false);
         loop {
             let mut conn = server.lend(self.hold().lock_name().key())?;
@@ -446,8 +448,13 @@ impl Lease {
             let is_closed = source.is_connection_dropped() && !was_closed;
             was_closed |= is_closed;
             let patience = match source.code() {
-                Some("MOVED") => nodes_agree_by,
-                _ => slot_moves_until,
+                Some("MOVED") => {
+                    *nodes_agree_by.get_or_insert_with(|| Deadline::after(nodes_agree))
+                }
+                _ => {
+                    nodes_agree_by = None;
+                    slot_moves_until
+                }
             };
             let is_elsewhere = server.is_elsewhere(source) && pauses.pause(patience);
             if !is_closed && !is_elsewhere {
