@@ -10,6 +10,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod delayed_tasks;
 mod interop;
 // Only the crate as it was packaged can be without it.
 #[cfg(feature = "lockrun")]
