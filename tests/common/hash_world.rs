@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::{
     Token,
     recipes::read_write::one_hash::{
-        Leases, release_read, release_write, try_acquire_read, try_acquire_write,
+        Leases, acquire_read, acquire_write, release_read, release_write,
     },
 };
 use redis::{Commands, Connection, Value};
@@ -44,11 +44,11 @@ impl World {
     }
 
     pub fn reads(&mut self, token: &Token) -> bool {
-        try_acquire_read(&mut self.conn, KEY, token, &self.leases).unwrap()
+        acquire_read(&mut self.conn, KEY, token, Duration::ZERO, &self.leases).unwrap()
     }
 
     pub fn writes(&mut self, token: &Token) -> bool {
-        try_acquire_write(&mut self.conn, KEY, token, &self.leases).unwrap()
+        acquire_write(&mut self.conn, KEY, token, Duration::ZERO, &self.leases).unwrap()
     }
 
     pub fn stops_reading(&mut self, token: &Token) -> bool {

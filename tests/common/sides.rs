@@ -68,7 +68,7 @@ pub const RECIPES: [[Side; 2]; 3] = [
             recipe: "two_key",
             mode: "read",
             try_acquire: |conn, name, token| {
-                two_key::try_acquire_read(conn, &keys(name), token, LEASE)
+                two_key::acquire_read(conn, &keys(name), token, Duration::ZERO, LEASE)
             },
             acquire: |conn, name, token, wait| {
                 two_key::acquire_read(conn, &keys(name), token, wait, LEASE)
@@ -80,7 +80,7 @@ pub const RECIPES: [[Side; 2]; 3] = [
             recipe: "two_key",
             mode: "write",
             try_acquire: |conn, name, token| {
-                two_key::try_acquire_write(conn, &keys(name), token, LEASE)
+                two_key::acquire_write(conn, &keys(name), token, Duration::ZERO, LEASE)
             },
             acquire: |conn, name, token, wait| {
                 two_key::acquire_write(conn, &keys(name), token, wait, LEASE)
@@ -93,7 +93,9 @@ pub const RECIPES: [[Side; 2]; 3] = [
         Side {
             recipe: "one_hash",
             mode: "read",
-            try_acquire: |conn, name, token| one_hash::try_acquire_read(conn, name, token, &LEASES),
+            try_acquire: |conn, name, token| {
+                one_hash::acquire_read(conn, name, token, Duration::ZERO, &LEASES)
+            },
             acquire: |conn, name, token, wait| {
                 one_hash::acquire_read(conn, name, token, wait, &LEASES)
             },
@@ -104,7 +106,7 @@ pub const RECIPES: [[Side; 2]; 3] = [
             recipe: "one_hash",
             mode: "write",
             try_acquire: |conn, name, token| {
-                one_hash::try_acquire_write(conn, name, token, &LEASES)
+                one_hash::acquire_write(conn, name, token, Duration::ZERO, &LEASES)
             },
             acquire: |conn, name, token, wait| {
                 one_hash::acquire_write(conn, name, token, wait, &LEASES)

@@ -81,16 +81,16 @@ fn the_cluster_edition_of_the_article_and_ours_exclude_each_other_on_each_shard(
         let (reader, writer) = (Token::random(), Token::random());
         let now = millis(them);
         assert!(article::one_hash::acquire(them, "read", key, now));
-        assert!(!one_hash::try_acquire_write(conn, key, &writer, &LEASES).unwrap());
+        assert!(!one_hash::acquire_write(conn, key, &writer, Duration::ZERO, &LEASES).unwrap());
         article::one_hash::release(them, "read", key, &now.to_string());
-        assert!(one_hash::try_acquire_read(conn, key, &reader, &LEASES).unwrap());
+        assert!(one_hash::acquire_read(conn, key, &reader, Duration::ZERO, &LEASES).unwrap());
         assert!(!article::one_hash::acquire(them, "write", key, now));
         assert!(one_hash::release_read(conn, key, &reader, &LEASES).unwrap());
 
         assert!(article::one_hash::acquire(them, "write", key, now));
-        assert!(!one_hash::try_acquire_read(conn, key, &reader, &LEASES).unwrap());
+        assert!(!one_hash::acquire_read(conn, key, &reader, Duration::ZERO, &LEASES).unwrap());
         article::one_hash::release(them, "write", key, &now.to_string());
-        assert!(one_hash::try_acquire_write(conn, key, &writer, &LEASES).unwrap());
+        assert!(one_hash::acquire_write(conn, key, &writer, Duration::ZERO, &LEASES).unwrap());
         assert!(!article::one_hash::acquire(them, "read", key, now));
         assert!(one_hash::release_write(conn, key, &writer, &LEASES).unwrap());
     }
@@ -106,19 +106,20 @@ fn the_two_keys_of_the_article_and_ours_exclude_each_other_with_a_tag() {
         let (conn, them) = (&mut ours(&nodes, names[0]), &mut theirs(&cluster, names[0]));
         let (reader, writer) = (Token::random(), Token::random());
         assert!(article::two_key::write(them, names, 10));
-        assert!(!two_key::try_acquire_read(conn, &keys, &reader, LEASE).unwrap());
+        assert!(!two_key::acquire_read(conn, &keys, &reader, Duration::ZERO, LEASE).unwrap());
         redis::cmd("DEL").arg(names[1]).exec(them).unwrap();
-        assert!(two_key::try_acquire_read(conn, &keys, &reader, LEASE).unwrap());
+        assert!(two_key::acquire_read(conn, &keys, &reader, Duration::ZERO, LEASE).unwrap());
         assert!(!article::two_key::write(them, names, 10));
         assert!(two_key::release_read(conn, &keys, &reader).unwrap());
-        assert!(two_key::try_acquire_write(conn, &keys, &writer, LEASE).unwrap());
+        assert!(two_key::acquire_write(conn, &keys, &writer, Duration::ZERO, LEASE).unwrap());
         assert!(!article::two_key::read(them, names, 10));
         assert!(two_key::release_write(conn, &keys, &writer).unwrap());
     }
     // Without one they lie on two nodes, or in two slots of one.
     let keys = Keys::new("readKey", "writeKey").unwrap();
     let conn = &mut ours(&nodes, "readKey");
-    let refused = two_key::try_acquire_read(conn, &keys, &Token::random(), LEASE).unwrap_err();
+    let refused =
+        two_key::acquire_read(conn, &keys, &Token::random(), Duration::ZERO, LEASE).unwrap_err();
     let text = format!("{:#}", anyhow::Error::from(refused));
     assert!(text.contains("in one slot"), "{text}");
 }

@@ -202,24 +202,30 @@ fn what_the_table_names_for_the_editions() {
     let leases = one_hash::Leases::default();
 
     let reads = |conn: &mut Connection| {
-        Ok(two_key::try_acquire_read(conn, &keys, &token, LEASE)?
-            && two_key::try_acquire_read(conn, &keys, &other, LEASE)?
-            && two_key::release_read(conn, &keys, &token)?
-            && two_key::release_read(conn, &keys, &other)?)
+        Ok(
+            two_key::acquire_read(conn, &keys, &token, Duration::ZERO, LEASE)?
+                && two_key::acquire_read(conn, &keys, &other, Duration::ZERO, LEASE)?
+                && two_key::release_read(conn, &keys, &token)?
+                && two_key::release_read(conn, &keys, &other)?,
+        )
     };
     bench.assert_exact(&rules("a reader of `two_key`"), &[(&nothing, &reads)]);
     let writes = |conn: &mut Connection| {
-        Ok(two_key::try_acquire_write(conn, &keys, &token, LEASE)?
-            && two_key::try_acquire_write(conn, &keys, &token, LONGER)?
-            && two_key::release_write(conn, &keys, &token)?)
+        Ok(
+            two_key::acquire_write(conn, &keys, &token, Duration::ZERO, LEASE)?
+                && two_key::acquire_write(conn, &keys, &token, Duration::ZERO, LONGER)?
+                && two_key::release_write(conn, &keys, &token)?,
+        )
     };
     bench.assert_exact(&rules("a writer of `two_key`"), &[(&nothing, &writes)]);
     let both = |conn: &mut Connection| {
         let key = "hashKey";
-        Ok(one_hash::try_acquire_read(conn, key, &token, &leases)?
-            && one_hash::release_read(conn, key, &token, &leases)?
-            && one_hash::try_acquire_write(conn, key, &token, &leases)?
-            && one_hash::release_write(conn, key, &token, &leases)?)
+        Ok(
+            one_hash::acquire_read(conn, key, &token, Duration::ZERO, &leases)?
+                && one_hash::release_read(conn, key, &token, &leases)?
+                && one_hash::acquire_write(conn, key, &token, Duration::ZERO, &leases)?
+                && one_hash::release_write(conn, key, &token, &leases)?,
+        )
     };
     bench.assert_exact(&rules("`one_hash`"), &[(&nothing, &both)]);
 }

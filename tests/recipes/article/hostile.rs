@@ -58,16 +58,16 @@ fn two_key_takes_other_values_for_a_reader() {
     ];
     for value in values {
         conn.pset_ex::<_, _, ()>("r", value, 60_000).unwrap();
-        assert!(!two_key::try_acquire_write(&mut conn, &keys, &token, LEASE).unwrap());
+        assert!(!two_key::acquire_write(&mut conn, &keys, &token, Duration::ZERO, LEASE).unwrap());
         assert!(!two_key::release_read(&mut conn, &keys, &token).unwrap());
         assert_eq!(conn.get("r"), Ok(value.to_owned()));
 
-        assert!(two_key::try_acquire_read(&mut conn, &keys, &token, LEASE).unwrap());
+        assert!(two_key::acquire_read(&mut conn, &keys, &token, Duration::ZERO, LEASE).unwrap());
         assert!(
             two_key::release_read(&mut conn, &keys, &token).unwrap(),
             "{value}"
         );
-        assert!(!two_key::try_acquire_write(&mut conn, &keys, &token, LEASE).unwrap());
+        assert!(!two_key::acquire_write(&mut conn, &keys, &token, Duration::ZERO, LEASE).unwrap());
         let left: i64 = conn.pttl("r").unwrap();
         assert!((50_000..=60_001).contains(&left), "{value}: {left}");
     }
@@ -78,9 +78,9 @@ fn two_key_gives_no_end_to_a_reader_without_one() {
     let (_server, mut conn, token) = start();
     let keys = Keys::new("r", "w").unwrap();
     conn.set::<_, _, ()>("r", "1").unwrap();
-    assert!(two_key::try_acquire_read(&mut conn, &keys, &token, LEASE).unwrap());
+    assert!(two_key::acquire_read(&mut conn, &keys, &token, Duration::ZERO, LEASE).unwrap());
     assert!(!two_key::release_read(&mut conn, &keys, &token).unwrap());
-    assert!(!two_key::try_acquire_write(&mut conn, &keys, &token, LEASE).unwrap());
+    assert!(!two_key::acquire_write(&mut conn, &keys, &token, Duration::ZERO, LEASE).unwrap());
     assert_eq!(
         (conn.pttl("r"), conn.get("r")),
         (Ok(-1), Ok("1".to_owned()))
@@ -94,10 +94,10 @@ fn two_key_stops_at_other_types() {
     for key in ["r", "w"] {
         conn.hset::<_, _, _, ()>(key, TOKEN, 1).unwrap();
         assert_stops(&mut conn, |conn| {
-            two_key::try_acquire_read(conn, &keys, &token, LEASE)
+            two_key::acquire_read(conn, &keys, &token, Duration::ZERO, LEASE)
         });
         assert_stops(&mut conn, |conn| {
-            two_key::try_acquire_write(conn, &keys, &token, LEASE)
+            two_key::acquire_write(conn, &keys, &token, Duration::ZERO, LEASE)
         });
         assert_stops(&mut conn, |conn| {
             two_key::acquire_read(conn, &keys, &token, LEASE, LEASE)
@@ -134,10 +134,10 @@ type Function = fn(&mut Connection, &Token, &Leases) -> Result<bool>;
 
 /// Every function of `one_hash` on the key `a`.
 const ONE_HASH: [Function; 6] = [
-    |conn, token, leases| one_hash::try_acquire_read(conn, "a", token, leases),
+    |conn, token, leases| one_hash::acquire_read(conn, "a", token, Duration::ZERO, leases),
     |conn, token, leases| one_hash::acquire_read(conn, "a", token, LEASE, leases),
     |conn, token, leases| one_hash::release_read(conn, "a", token, leases),
-    |conn, token, leases| one_hash::try_acquire_write(conn, "a", token, leases),
+    |conn, token, leases| one_hash::acquire_write(conn, "a", token, Duration::ZERO, leases),
     |conn, token, leases| one_hash::acquire_write(conn, "a", token, LEASE, leases),
     |conn, token, leases| one_hash::release_write(conn, "a", token, leases),
 ];
@@ -249,7 +249,7 @@ fn one_hash_refuses_keys_and_leases_that_cannot_be() {
     }
     let long = "k".repeat(513);
     for key in ["", &long] {
-        let answer = one_hash::try_acquire_read(&mut conn, key, &token, &defaults);
+        let answer = one_hash::acquire_read(&mut conn, key, &token, Duration::ZERO, &defaults);
         assert!(
             matches!(
                 answer,

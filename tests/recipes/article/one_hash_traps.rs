@@ -11,7 +11,7 @@ use crate::common::{
 };
 use leasehold::{
     Error, Token,
-    recipes::read_write::one_hash::{Leases, acquire_write, try_acquire_read, try_acquire_write},
+    recipes::read_write::one_hash::{Leases, acquire_read, acquire_write},
 };
 use redis::{Commands, Value};
 
@@ -147,7 +147,7 @@ fn trap_37_e_the_key_outlives_its_holders() {
         key: Duration::from_secs(29),
         ..LEASES
     };
-    let refused = try_acquire_write(&mut a.conn, KEY, &reader, &short);
+    let refused = acquire_write(&mut a.conn, KEY, &reader, Duration::ZERO, &short);
     let is_the_key = |error| {
         matches!(
             error,
@@ -243,7 +243,13 @@ fn trap_37_h_the_stamp_is_stored_as_it_is_compared() {
     article::release(&mut a.conn, "write", KEY, nanos);
     assert!(a.field("write").is_some());
     // To ours it is no time at all.
-    let answer = try_acquire_read(&mut a.conn, KEY, &Token::random(), &a.leases);
+    let answer = acquire_read(
+        &mut a.conn,
+        KEY,
+        &Token::random(),
+        Duration::ZERO,
+        &a.leases,
+    );
     assert!(matches!(answer, Err(Error::WrongKind { .. })), "{answer:?}");
 }
 

@@ -8,8 +8,7 @@ use crate::common::{
 use leasehold::{
     Error, Token,
     recipes::read_write::two_key::{
-        Keys, acquire_read, acquire_write, release_read, release_write, try_acquire_read,
-        try_acquire_write,
+        Keys, acquire_read, acquire_write, release_read, release_write,
     },
 };
 use redis::{Commands, Connection};
@@ -38,11 +37,11 @@ impl World {
     }
 
     fn reads(&mut self, token: &Token, lease: Duration) -> bool {
-        try_acquire_read(&mut self.conn, &self.keys, token, lease).unwrap()
+        acquire_read(&mut self.conn, &self.keys, token, Duration::ZERO, lease).unwrap()
     }
 
     fn writes(&mut self, token: &Token, lease: Duration) -> bool {
-        try_acquire_write(&mut self.conn, &self.keys, token, lease).unwrap()
+        acquire_write(&mut self.conn, &self.keys, token, Duration::ZERO, lease).unwrap()
     }
 
     fn stops_reading(&mut self, token: &Token) -> bool {
@@ -173,7 +172,13 @@ fn trap_36_the_writers_value_is_its_token() {
     assert!(a.stops_writing(&next));
 
     // A token that every writer of the article's has is nobody's.
-    let refused = try_acquire_write(&mut a.conn, &a.keys, &"1".parse().unwrap(), LEASE);
+    let refused = acquire_write(
+        &mut a.conn,
+        &a.keys,
+        &"1".parse().unwrap(),
+        Duration::ZERO,
+        LEASE,
+    );
     assert!(
         matches!(
             refused,

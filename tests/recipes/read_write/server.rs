@@ -112,10 +112,11 @@ fn a_server_without_memory() {
     let limit = |bytes| ["CONFIG", "SET", "maxmemory", bytes];
     assert_true_to_the_state(&mut conn, &limit("1"), &limit("0"));
     put(&mut conn, &limit("1"));
-    let refused = two_key::try_acquire_write(
+    let refused = two_key::acquire_write(
         &mut conn,
         &Keys::new("r", "w").unwrap(),
         &Token::random(),
+        Duration::ZERO,
         LEASE,
     );
     assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
@@ -250,7 +251,8 @@ fn all_keys_are_in_one_slot() {
     }
 
     let apart = Keys::new("readKey", "writeKey").unwrap();
-    let refused = two_key::try_acquire_read(&mut conn, &apart, &token, LEASE).unwrap_err();
+    let refused =
+        two_key::acquire_read(&mut conn, &apart, &token, Duration::ZERO, LEASE).unwrap_err();
     let says = format!("{:#}", anyhow::Error::from(refused));
     assert!(says.to_uppercase().contains("SLOT"), "{says}");
 }

@@ -141,11 +141,14 @@ impl Leases {
     }
 }
 
-/// Acquires the lock for reading, if there is no writer. Never waits.
+/// Acquires the lock for reading, waiting up to `acquire_timeout` for the writer.
+///
+/// Tries at least once: with `Duration::ZERO` it never waits, and with `Duration::MAX` for ever.
+/// Retries after a random 1 to 10 ms, with the same token. `Ok(false)`: there was a writer until
+/// the deadline. One round trip for each attempt.
 ///
 /// The hold lasts as long as `leases.read`, from when the server grants it, in milliseconds. If
 /// sent twice with the same token it is granted once, and its time counts from the second attempt.
-/// `Ok(false)`: there is a writer. One round trip.
 ///
 /// # Errors
 /// - [`Error::Invalid`]: the key is empty or longer than 512 bytes; a lease is not between 1 ms and
@@ -158,39 +161,6 @@ impl Leases {
 ///
 /// # Example
 /// ```no_run
-/// use leasehold::{Token, recipes::read_write::one_hash};
-///
-/// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
-/// let mut conn = pool.get()?;
-/// let (token, leases) = (Token::random(), one_hash::Leases::default());
-/// if one_hash::try_acquire_read(&mut conn, "lockKey", &token, &leases)? {
-///     // … read, for less than a second …
-///     one_hash::release_read(&mut conn, "lockKey", &token, &leases)?;
-/// }
-/// # Ok::<(), leasehold::Error>(())
-/// ```
-pub fn try_acquire_read(
-    conn: &mut Connection,
-    key: &str,
-    token: &Token,
-    leases: &Leases,
-) -> Result<bool> {
-    let operation = Operation::new("one_hash::try_acquire_read", key);
-    let call = leases.call(&ACQUIRE_READ_ONE_HASH, key, token)?;
-    acquired(conn, operation, token, Duration::ZERO, &call)
-}
-
-/// Acquires the lock for reading, waiting up to `acquire_timeout` for the writer.
-///
-/// Retries after a random 1 to 10 ms. It tries at least once, even if `acquire_timeout` is zero;
-/// `Duration::MAX` waits for ever. Otherwise as [`try_acquire_read`], with the same token for all
-/// attempts.
-///
-/// # Errors
-/// As [`try_acquire_read`].
-///
-/// # Example
-/// ```no_run
 /// use std::time::Duration;
 ///
 /// use leasehold::{Token, recipes::read_write::one_hash};
@@ -199,6 +169,7 @@ pub fn try_acquire_read(
 /// let mut conn = pool.get()?;
 /// let (token, leases) = (Token::random(), one_hash::Leases::default());
 /// if one_hash::acquire_read(&mut conn, "lockKey", &token, Duration::from_secs(5), &leases)? {
+///     // … read, for less than a second …
 ///     one_hash::release_read(&mut conn, "lockKey", &token, &leases)?;
 /// }
 /// # Ok::<(), leasehold::Error>(())
@@ -215,47 +186,17 @@ pub fn acquire_read(
     acquired(conn, operation, token, acquire_timeout, &call)
 }
 
-/// Acquires the lock for writing, if there is no holder. Never waits.
+/// Acquires the lock for writing, waiting up to `acquire_timeout` for all holders.
+///
+/// Tries at least once: with `Duration::ZERO` it never waits, and with `Duration::MAX` for ever.
+/// Retries after a random 1 to 10 ms, with the same token. Readers that come meanwhile go first.
+/// `Ok(false)`: there was another holder until the deadline. One round trip for each attempt.
 ///
 /// The hold lasts as long as `leases.write`, from when the server grants it, in milliseconds. If
 /// sent twice with the same token it is granted once, and its time counts from the second attempt.
-/// `Ok(false)`: there is another holder. One round trip.
 ///
 /// # Errors
-/// As [`try_acquire_read`].
-///
-/// # Example
-/// ```no_run
-/// use leasehold::{Token, recipes::read_write::one_hash};
-///
-/// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
-/// let mut conn = pool.get()?;
-/// let (token, leases) = (Token::random(), one_hash::Leases::default());
-/// if one_hash::try_acquire_write(&mut conn, "lockKey", &token, &leases)? {
-///     // … write, for less than three seconds …
-///     one_hash::release_write(&mut conn, "lockKey", &token, &leases)?;
-/// }
-/// # Ok::<(), leasehold::Error>(())
-/// ```
-pub fn try_acquire_write(
-    conn: &mut Connection,
-    key: &str,
-    token: &Token,
-    leases: &Leases,
-) -> Result<bool> {
-    let operation = Operation::new("one_hash::try_acquire_write", key);
-    let call = leases.call(&ACQUIRE_WRITE_ONE_HASH, key, token)?;
-    acquired(conn, operation, token, Duration::ZERO, &call)
-}
-
-/// Acquires the lock for writing, waiting up to `acquire_timeout` for all holders.
-///
-/// Retries after a random 1 to 10 ms. It tries at least once, even if `acquire_timeout` is zero;
-/// `Duration::MAX` waits for ever. Readers that come meanwhile go first. Otherwise as
-/// [`try_acquire_write`], with the same token for all attempts.
-///
-/// # Errors
-/// As [`try_acquire_read`].
+/// As [`acquire_read`].
 ///
 /// # Example
 /// ```no_run
@@ -267,6 +208,7 @@ pub fn try_acquire_write(
 /// let mut conn = pool.get()?;
 /// let (token, leases) = (Token::random(), one_hash::Leases::default());
 /// if one_hash::acquire_write(&mut conn, "lockKey", &token, Duration::from_secs(5), &leases)? {
+///     // … write, for less than three seconds …
 ///     one_hash::release_write(&mut conn, "lockKey", &token, &leases)?;
 /// }
 /// # Ok::<(), leasehold::Error>(())
@@ -290,12 +232,12 @@ pub fn acquire_write(
 /// writers too. Waits only for the server. One round trip.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: as for [`try_acquire_read`]. Nothing was sent.
+/// - [`Error::Invalid`]: as for [`acquire_read`]. Nothing was sent.
 /// - [`Error::Unknown`]: no reply came; the hold is over now or at the end of its lease.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
 /// # Example
-/// As for [`try_acquire_read`].
+/// As for [`acquire_read`].
 pub fn release_read(
     conn: &mut Connection,
     key: &str,
@@ -313,12 +255,12 @@ pub fn release_read(
 /// Pass the `leases` of the acquire. Waits only for the server. One round trip.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: as for [`try_acquire_read`]. Nothing was sent.
+/// - [`Error::Invalid`]: as for [`acquire_read`]. Nothing was sent.
 /// - [`Error::Unknown`]: no reply came; the hold is over now or at the end of its lease.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
 /// # Example
-/// As for [`try_acquire_write`].
+/// As for [`acquire_write`].
 pub fn release_write(
     conn: &mut Connection,
     key: &str,

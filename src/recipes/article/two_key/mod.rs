@@ -112,10 +112,14 @@ impl Keys {
     }
 }
 
-/// Acquires the lock for reading, if there is no writer. Never waits.
+/// Acquires the lock for reading, waiting up to `acquire_timeout` for the writer.
+///
+/// Tries at least once: with `Duration::ZERO` it never waits, and with `Duration::MAX` for ever.
+/// Retries after a random 1 to 10 ms, with the same token. `Ok(false)`: there was a writer until
+/// the deadline. One round trip for each attempt.
 ///
 /// The lease is 1 ms to 24 h, rounded up to milliseconds. If sent twice with the same token it is
-/// granted once, and no lease is ever shortened. `Ok(false)`: there is a writer. One round trip.
+/// granted once, and no lease is ever shortened.
 ///
 /// # Errors
 /// - [`Error::Invalid`]: the lease is not between 1 ms and 24 h, or the token is `1`, the article's
@@ -134,44 +138,9 @@ impl Keys {
 /// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// let mut conn = pool.get()?;
 /// let keys = two_key::Keys::new("readKey", "writeKey")?;
-/// let token = Token::random();
-/// if two_key::try_acquire_read(&mut conn, &keys, &token, Duration::from_secs(10))? {
-///     // … read …
-///     two_key::release_read(&mut conn, &keys, &token)?;
-/// }
-/// # Ok::<(), leasehold::Error>(())
-/// ```
-pub fn try_acquire_read(
-    conn: &mut Connection,
-    keys: &Keys,
-    token: &Token,
-    lease: Duration,
-) -> Result<bool> {
-    let operation = Operation::new("two_key::try_acquire_read", &keys.read);
-    let call = keys.acquiring(&ACQUIRE_READ_TWO_KEY, token, lease)?;
-    acquired(conn, operation, token, Duration::ZERO, &call)
-}
-
-/// Acquires the lock for reading, waiting up to `acquire_timeout` for the writer.
-///
-/// Retries after a random 1 to 10 ms. It tries at least once, even if `acquire_timeout` is zero;
-/// `Duration::MAX` waits for ever. Otherwise as [`try_acquire_read`], with the same token for all
-/// attempts.
-///
-/// # Errors
-/// As [`try_acquire_read`].
-///
-/// # Example
-/// ```no_run
-/// use std::time::Duration;
-///
-/// use leasehold::{Token, recipes::read_write::two_key};
-///
-/// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
-/// let mut conn = pool.get()?;
-/// let keys = two_key::Keys::new("readKey", "writeKey")?;
 /// let (token, wait, lease) = (Token::random(), Duration::from_secs(5), Duration::from_secs(10));
 /// if two_key::acquire_read(&mut conn, &keys, &token, wait, lease)? {
+///     // … read …
 ///     two_key::release_read(&mut conn, &keys, &token)?;
 /// }
 /// # Ok::<(), leasehold::Error>(())
@@ -188,50 +157,17 @@ pub fn acquire_read(
     acquired(conn, operation, token, acquire_timeout, &call)
 }
 
-/// Acquires the lock for writing, if there is no reader and no writer. Never waits.
-///
-/// The lease is 1 ms to 24 h, rounded up to milliseconds. If sent twice with the same token it is
-/// granted once, and the lease is never shortened. `Ok(false)`: there is another holder. One round
-/// trip.
-///
-/// # Errors
-/// As [`try_acquire_read`].
-///
-/// # Example
-/// ```no_run
-/// use std::time::Duration;
-///
-/// use leasehold::{Token, recipes::read_write::two_key};
-///
-/// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
-/// let mut conn = pool.get()?;
-/// let keys = two_key::Keys::new("readKey", "writeKey")?;
-/// let token = Token::random();
-/// if two_key::try_acquire_write(&mut conn, &keys, &token, Duration::from_secs(10))? {
-///     // … write …
-///     two_key::release_write(&mut conn, &keys, &token)?;
-/// }
-/// # Ok::<(), leasehold::Error>(())
-/// ```
-pub fn try_acquire_write(
-    conn: &mut Connection,
-    keys: &Keys,
-    token: &Token,
-    lease: Duration,
-) -> Result<bool> {
-    let operation = Operation::new("two_key::try_acquire_write", &keys.write);
-    let call = keys.acquiring(&ACQUIRE_WRITE_TWO_KEY, token, lease)?;
-    acquired(conn, operation, token, Duration::ZERO, &call)
-}
-
 /// Acquires the lock for writing, waiting up to `acquire_timeout` for all holders.
 ///
-/// Retries after a random 1 to 10 ms. It tries at least once, even if `acquire_timeout` is zero;
-/// `Duration::MAX` waits for ever. Readers that come meanwhile go first. Otherwise as
-/// [`try_acquire_write`], with the same token for all attempts.
+/// Tries at least once: with `Duration::ZERO` it never waits, and with `Duration::MAX` for ever.
+/// Retries after a random 1 to 10 ms, with the same token. Readers that come meanwhile go first.
+/// `Ok(false)`: there was another holder until the deadline. One round trip for each attempt.
+///
+/// The lease is 1 ms to 24 h, rounded up to milliseconds. If sent twice with the same token it is
+/// granted once, and the lease is never shortened.
 ///
 /// # Errors
-/// As [`try_acquire_read`].
+/// As [`acquire_read`].
 ///
 /// # Example
 /// ```no_run
@@ -244,6 +180,7 @@ pub fn try_acquire_write(
 /// let keys = two_key::Keys::new("readKey", "writeKey")?;
 /// let (token, wait, lease) = (Token::random(), Duration::from_secs(5), Duration::from_secs(10));
 /// if two_key::acquire_write(&mut conn, &keys, &token, wait, lease)? {
+///     // … write …
 ///     two_key::release_write(&mut conn, &keys, &token)?;
 /// }
 /// # Ok::<(), leasehold::Error>(())
@@ -271,7 +208,7 @@ pub fn acquire_write(
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
 /// # Example
-/// As for [`try_acquire_read`].
+/// As for [`acquire_read`].
 pub fn release_read(conn: &mut Connection, keys: &Keys, token: &Token) -> Result<bool> {
     let operation = Operation::new("two_key::release_read", &keys.read);
     let call = RELEASE_READ_TWO_KEY.on([&keys.read]).arg(token.as_str());
@@ -287,7 +224,7 @@ pub fn release_read(conn: &mut Connection, keys: &Keys, token: &Token) -> Result
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
 /// # Example
-/// As for [`try_acquire_write`].
+/// As for [`acquire_write`].
 pub fn release_write(conn: &mut Connection, keys: &Keys, token: &Token) -> Result<bool> {
     let operation = Operation::new("two_key::release_write", &keys.write);
     own(token)?;
