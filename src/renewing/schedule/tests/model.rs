@@ -234,12 +234,42 @@ fn three_leases_that_began_at_different_times_are_renewed_on_time() {
 
 #[test]
 fn what_has_changed_is_looked_at_soon_and_the_others_are_renewed_on_time() {
+    holds(changes_and_hand_overs(None));
+}
+
+#[test]
+#[ignore = "half a minute: `cargo test --release --manifest-path tests/models/Cargo.toml model -- --ignored`"]
+fn what_has_changed_is_looked_at_soon_for_two_lengths_of_a_lease() {
     holds(World {
+        last: 12,
+        ..changes_and_hand_overs(None)
+    });
+}
+
+/// A deletion, a refusal and a hand-over, in any order within a lease and a half.
+const fn changes_and_hand_overs(without: Option<Rule>) -> World {
+    World {
+        without,
+        last: 9,
         deletions: 1,
         refusals: 1,
         hand_overs: 1,
         ..World::prompt()
-    });
+    }
+}
+
+#[test]
+fn what_breaks_a_rule_of_looks_is_found_within_a_lease_and_a_half() {
+    for (wrong, rule) in [
+        (LOOKED_AT, Rule::Looks),
+        (LOOKED_AT, Rule::KeepsLooks),
+        (ON_TIME, Rule::RestsOnlyWhenBroken),
+    ] {
+        let found = HasDiscoveries::AnyOf([wrong].into());
+        let checker = changes_and_hand_overs(Some(rule)).checker().threads(2);
+        let checker = checker.finish_when(found).spawn_bfs().join();
+        checker.assert_any_discovery(wrong);
+    }
 }
 
 #[test]
