@@ -44,6 +44,9 @@
 //!
 //! - The book's lock: [`acquire_lock_with_timeout`], [`release_lock`]. [`acquire_lock`] is its
 //!   first version, whose lock has no TTL.
+//! - The book's semaphores, at most N at once: [`acquire_semaphore`], [`release_semaphore`];
+//!   [`acquire_fair_semaphore`], [`acquire_semaphore_with_lock`], [`refresh_fair_semaphore`],
+//!   [`release_fair_semaphore`].
 //! - In the book's style: [`with_lock`], [`commit_while_held`], [`transaction_while_held`];
 //!   [`transaction_with_lock`] takes a lock of its own.
 //! - Take a lock with one script or one `SET`, for a duration or until a moment:
@@ -123,6 +126,10 @@ pub use market::{
 };
 pub use name::Owner;
 pub use pool::{Pool, PoolBuilder, PooledConnection};
+pub use recipes::book_semaphore::{
+    acquire_fair_semaphore, acquire_semaphore, acquire_semaphore_with_lock, refresh_fair_semaphore,
+    release_fair_semaphore, release_semaphore,
+};
 pub use recipes::simple::{
     acquire_lock, acquire_lock_with_timeout, commit_while_held, release_lock,
     transaction_while_held, transaction_with_lock, with_lock,

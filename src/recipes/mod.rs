@@ -10,6 +10,7 @@
 // The stand-in for tests implements each script in `testing/store/scripts.rs`.
 
 mod article;
+pub mod book_semaphore;
 mod calls;
 pub(crate) mod hold;
 pub(crate) mod inspect;

@@ -236,7 +236,7 @@ impl Program {
         })
     }
 
-    fn ask(&mut self, request: &str) -> anyhow::Result<String> {
+    pub fn ask(&mut self, request: &str) -> anyhow::Result<String> {
         writeln!(self.requests, "{request}")?;
         let mut answer = String::new();
         self.answers.read_line(&mut answer)?;

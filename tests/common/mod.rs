@@ -10,6 +10,7 @@ pub mod access_list;
 pub mod article;
 pub mod bench;
 pub mod book;
+pub mod book_semaphore;
 #[cfg(unix)]
 pub mod child;
 pub mod clients;

@@ -15,7 +15,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A connection on which whatever is sent fails: the server has closed it.
-fn dead_connection(server: &Server) -> Connection {
+pub(super) fn dead_connection(server: &Server) -> Connection {
     let mut conn = server.connection().unwrap();
     let id: i64 = redis::cmd("CLIENT").arg("ID").query(&mut conn).unwrap();
     let mut kill = redis::cmd("CLIENT");
@@ -26,7 +26,7 @@ fn dead_connection(server: &Server) -> Connection {
 }
 
 /// On the dead connection this means that nothing was sent either.
-fn is_invalid<T>(result: &Result<T>, argument: &str) -> bool {
+pub(super) fn is_invalid<T>(result: &Result<T>, argument: &str) -> bool {
     match result {
         Err(Error::Invalid {
             argument: found, ..

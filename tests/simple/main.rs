@@ -17,4 +17,5 @@ mod end;
 mod exclusion;
 mod release;
 mod replies;
+mod semaphore;
 mod wait;

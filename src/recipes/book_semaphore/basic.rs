@@ -1,0 +1,98 @@
+//! The book's first semaphore: one ZSET of times.
+
+use std::time::Duration;
+
+use redis::Connection;
+
+use super::{Terms, check_name};
+use crate::{
+    error::{Operation, Result},
+    token::Token,
+    wire::{ask, scripts, yes_or_no},
+};
+
+scripts! {
+    ACQUIRE_BOOK_SEMAPHORE = "look.lua" then "acquire.lua";
+}
+
+/// Takes one of `limit` permits. `Ok(None)`: none is free. Never waits.
+///
+/// First it removes all permits, of whatever holder, that were acquired longer than `timeout` ago:
+/// a permit has no end of its own, so all programs must use the same `timeout`, longer than the
+/// work. This semaphore has no refresh; [`acquire_fair_semaphore`](crate::acquire_fair_semaphore)
+/// has.
+///
+/// One round trip, or two if the server has lost the script.
+///
+/// # Errors
+/// - [`Error::Invalid`](crate::Error::Invalid): the name is empty or longer than 512 bytes; the
+///   limit is 0 or more than 10,000; the timeout is not between 1 ms and 24 h. Nothing was sent.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so
+///   [`Error::token`](crate::Error::token) may have a permit until the timeout. Release it with
+///   that token on another connection.
+/// - [`Error::WrongKind`](crate::Error::WrongKind): the key holds something else, or scores that
+///   are no times in seconds. Nothing was changed.
+/// - [`Error::Redis`](crate::Error::Redis): the server refused; no permit was taken.
+///
+/// # Example
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use leasehold::{acquire_semaphore, release_semaphore};
+///
+/// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// let mut conn = pool.get()?;
+/// let timeout = Duration::from_secs(10);
+/// if let Some(token) = acquire_semaphore(&mut conn, "semaphore:remote", 5, timeout)? {
+///     // … at most five at a time talk to the partner …
+///     release_semaphore(&mut conn, "semaphore:remote", &token)?;
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn acquire_semaphore(
+    conn: &mut Connection,
+    semname: &str,
+    limit: u32,
+    timeout: Duration,
+) -> Result<Option<Token>> {
+    check_name(semname)?;
+    let terms = Terms::new(limit, timeout)?;
+    let token = Token::random();
+    let call = terms.of(ACQUIRE_BOOK_SEMAPHORE.on([semname]).arg(token.as_str()));
+    let operation = Operation::new("acquire_semaphore", semname);
+    let granted = call.asks(conn);
+    let is_ours = granted.map_err(|error| operation.unanswered(Some(&token), error))?;
+    Ok(is_ours.then_some(token))
+}
+
+/// Releases a permit. `Ok(false)`: it was lost, because somebody who asked had a shorter timeout or
+/// the work took longer, or it had been released.
+///
+/// Waits only for the server: one round trip.
+///
+/// # Errors
+/// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`acquire_semaphore`]. Nothing was
+///   sent.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. It may be sent again: `Ok(false)`
+///   may then mean that the first call had released the permit.
+/// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
+///   was released.
+///
+/// # Example
+/// ```no_run
+/// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
+/// # let token = leasehold::Token::random();
+/// if !leasehold::release_semaphore(&mut conn, "semaphore:remote", &token)? {
+///     eprintln!("for a while there may have been more than five");
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn release_semaphore(conn: &mut Connection, semname: &str, token: &Token) -> Result<bool> {
+    check_name(semname)?;
+    let operation = Operation::new("release_semaphore", semname);
+    let mut remove = redis::cmd("ZREM");
+    remove.arg(semname).arg(token.as_str());
+    ask(&remove, conn)
+        .and_then(|removed| yes_or_no(&removed))
+        .map_err(|error| operation.unanswered(None, error))
+}

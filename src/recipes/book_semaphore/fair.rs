@@ -1,0 +1,218 @@
+//! The book's fair semaphore: clocks have no say in who comes in.
+
+use std::time::Duration;
+
+use redis::{Connection, RedisResult, Value};
+
+use super::{Terms, check_name, in_one_slot};
+use crate::{
+    error::{Operation, Result},
+    name::LockName,
+    recipes::wait::until_granted,
+    token::Token,
+    wire::{scripts, yes_or_no},
+};
+
+scripts! {
+    ACQUIRE_FAIR_SEMAPHORE = "look.lua" then "owners.lua" then "acquire_fair.lua";
+    REFRESH_FAIR_SEMAPHORE = "look.lua" then "owners.lua" then "refresh_fair.lua";
+    RELEASE_FAIR_SEMAPHORE = "release_fair.lua";
+}
+
+/// The time that [`acquire_semaphore_with_lock`] waits for the lock, as in the book.
+const LOCK_WAIT: Duration = Duration::from_millis(10);
+/// The end in milliseconds of a lock without one: ten seconds, the book's default lease.
+const LOCK_END: u64 = 10_000;
+
+/// The names of a fair semaphore's keys.
+struct Keys {
+    owner: String,
+    counter: String,
+}
+
+impl Keys {
+    fn new(semname: &str) -> Result<Self> {
+        check_name(semname)?;
+        Ok(Self {
+            owner: [semname, ":owner"].concat(),
+            counter: [semname, ":counter"].concat(),
+        })
+    }
+}
+
+/// Takes one of `limit` permits. `Ok(None)`: none is free. Never waits.
+///
+/// First it removes all permits, of whatever holder, that were acquired or refreshed longer than
+/// `timeout` ago: a permit has no end of its own, so all programs must use the same `timeout`. A
+/// holder whose work may take longer calls [`refresh_fair_semaphore`] in time.
+///
+/// One round trip, or two if the server has lost the script.
+///
+/// # Errors
+/// - [`Error::Invalid`](crate::Error::Invalid): the name is empty or longer than 512 bytes; the
+///   limit is 0 or more than 10,000; the timeout is not between 1 ms and 24 h; or, on a Redis
+///   Cluster, the name has no `{tag}`. Nothing was done.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so
+///   [`Error::token`](crate::Error::token) may have a permit until the timeout. Release it with
+///   that token on another connection.
+/// - [`Error::WrongKind`](crate::Error::WrongKind): a key holds something else, or scores that are
+///   no times in seconds or no counts. Nothing was changed.
+/// - [`Error::Redis`](crate::Error::Redis): the server refused; no permit was taken.
+///
+/// # Example
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use leasehold::{acquire_fair_semaphore, refresh_fair_semaphore, release_fair_semaphore};
+///
+/// let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
+/// let (name, timeout) = ("semaphore:remote", Duration::from_secs(10));
+/// if let Some(token) = acquire_fair_semaphore(&mut conn, name, 5, timeout)? {
+///     for part in 1..=100 {
+///         // … one part of the work, well within ten seconds …
+///         if !refresh_fair_semaphore(&mut conn, name, &token)? {
+///             println!("the permit was lost before part {part} was done");
+///             break;
+///         }
+///     }
+///     release_fair_semaphore(&mut conn, name, &token)?;
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn acquire_fair_semaphore(
+    conn: &mut Connection,
+    semname: &str,
+    limit: u32,
+    timeout: Duration,
+) -> Result<Option<Token>> {
+    let keys = Keys::new(semname)?;
+    let terms = Terms::new(limit, timeout)?;
+    let token = Token::random();
+    let script = ACQUIRE_FAIR_SEMAPHORE.on([semname, &keys.owner, &keys.counter]);
+    let call = terms.of(script.arg(token.as_str()));
+    let operation = Operation::new("acquire_fair_semaphore", semname);
+    let granted = call.asks(conn);
+    let is_ours = in_one_slot(granted.map_err(|error| operation.unanswered(Some(&token), error)))?;
+    Ok(is_ours.then_some(token))
+}
+
+/// Releases a permit. `Ok(false)`: it was lost, because it was not refreshed in time, or it had
+/// been released.
+///
+/// One round trip, or two if the server has lost the script.
+///
+/// # Errors
+/// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`acquire_fair_semaphore`].
+///   Nothing was done.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. It may be sent again: `Ok(false)`
+///   may then mean that the first call had released the permit.
+/// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
+///   was released.
+///
+/// # Example
+/// ```no_run
+/// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
+/// # let token = leasehold::Token::random();
+/// let was_ours_to_the_end =
+///     leasehold::release_fair_semaphore(&mut conn, "semaphore:remote", &token)?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn release_fair_semaphore(conn: &mut Connection, semname: &str, token: &Token) -> Result<bool> {
+    let keys = Keys::new(semname)?;
+    let script = RELEASE_FAIR_SEMAPHORE.on([semname, &keys.owner]);
+    let operation = Operation::new("release_fair_semaphore", semname);
+    in_one_slot(script.arg(token.as_str()).asks_for(operation, conn))
+}
+
+/// Starts the timeout of a permit anew. `Ok(false)`: the permit is lost, and nothing was written.
+///
+/// A permit older than its timeout that nobody has removed yet is still held, and is refreshed.
+///
+/// One round trip, or two if the server has lost the script.
+///
+/// # Errors
+/// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`acquire_fair_semaphore`].
+///   Nothing was done.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. It may be sent again.
+/// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
+///   was refreshed.
+///
+/// # Example
+/// ```no_run
+/// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
+/// # let token = leasehold::Token::random();
+/// if !leasehold::refresh_fair_semaphore(&mut conn, "semaphore:remote", &token)? {
+///     println!("the permit is not ours any more: stop");
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn refresh_fair_semaphore(conn: &mut Connection, semname: &str, token: &Token) -> Result<bool> {
+    let keys = Keys::new(semname)?;
+    let script = REFRESH_FAIR_SEMAPHORE.on([semname, &keys.owner, &keys.counter]);
+    let operation = Operation::new("refresh_fair_semaphore", semname);
+    in_one_slot(script.arg(token.as_str()).asks_for(operation, conn))
+}
+
+/// Takes one of `limit` permits while nobody has the book's lock `lock:semname`.
+///
+/// In the book the lock keeps two callers from being granted the last permit. Here one script does,
+/// so this is [`acquire_fair_semaphore`] for a semaphore that is shared with programs on the book's
+/// `acquire_semaphore_with_lock`: while one of them has the lock, this waits up to 10 ms, as they
+/// do. It never takes the lock, so it leaves none behind. A lock without an end gets one, ten
+/// seconds from now: its holder may have died.
+///
+/// One round trip on a free lock, then one per retry.
+///
+/// # Errors
+/// - [`Error::Contended`](crate::Error::Contended): another program had the lock for the whole
+///   wait. No permit was taken, though one may be free.
+/// - [`Error::Invalid`](crate::Error::Invalid): as for [`acquire_fair_semaphore`], and a name that
+///   [`acquire_lock`](crate::acquire_lock) refuses.
+/// - [`Error::Unknown`](crate::Error::Unknown), [`Error::WrongKind`](crate::Error::WrongKind),
+///   [`Error::Redis`](crate::Error::Redis): as for [`acquire_fair_semaphore`].
+///
+/// # Example
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use leasehold::{acquire_semaphore_with_lock, release_fair_semaphore};
+///
+/// let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
+/// let (name, timeout) = ("semaphore:remote", Duration::from_secs(10));
+/// match acquire_semaphore_with_lock(&mut conn, name, 5, timeout) {
+///     Ok(Some(token)) => {
+///         // … at most five at a time talk to the partner …
+///         release_fair_semaphore(&mut conn, name, &token)?;
+///     }
+///     Ok(None) => println!("all five are at work"),
+///     Err(error) if error.is_contended() => println!("ask again"),
+///     Err(error) => return Err(error),
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn acquire_semaphore_with_lock(
+    conn: &mut Connection,
+    semname: &str,
+    limit: u32,
+    timeout: Duration,
+) -> Result<Option<Token>> {
+    let (keys, lock) = (Keys::new(semname)?, LockName::new(semname)?);
+    let terms = Terms::new(limit, timeout)?;
+    let token = Token::random();
+    let script = ACQUIRE_FAIR_SEMAPHORE.on([semname, &keys.owner, &keys.counter, lock.key()]);
+    let call = terms.of(script.arg(token.as_str())).arg(LOCK_END);
+    let operation = Operation::new("acquire_semaphore_with_lock", semname);
+    let decided = until_granted(operation, &token, LOCK_WAIT, || {
+        call.send(conn).and_then(|answer| decision(&answer))
+    });
+    let is_ours = in_one_slot(decided)?.ok_or_else(|| operation.contended())?;
+    Ok(is_ours.then_some(token))
+}
+
+/// True for a permit. `None`: another program has the lock.
+fn decision(answer: &Value) -> RedisResult<Option<bool>> {
+    match answer {
+        Value::Nil => Ok(None),
+        answer => yes_or_no(answer).map(Some),
+    }
+}

@@ -1,0 +1,109 @@
+//! Replies that are lost, and servers that refuse.
+
+use redis::Commands;
+
+use super::{ALL, Asked, ONE, acquire, release, size};
+use crate::common::{Proxy, Server, book_semaphore::Way};
+use leasehold::{Error, refresh_fair_semaphore};
+
+#[test]
+fn an_acquire_whose_reply_is_lost_tells_the_token_that_may_have_a_permit() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut direct = server.connection().unwrap();
+    for way in ALL {
+        let name = way.word();
+        let asked = Asked { name, ..ONE };
+        // The server knows the script.
+        let known = acquire(&mut direct, way, &asked).unwrap().unwrap();
+        assert!(release(&mut direct, way, name, &known).unwrap());
+        for happened in [false, true] {
+            let mut conn = proxy.connection().unwrap();
+            let point = proxy.at("EVALSHA");
+            if happened {
+                point.cut_after();
+            } else {
+                point.cut_before();
+            }
+            let error = acquire(&mut conn, way, &asked).unwrap_err();
+            assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
+            assert!(proxy.happened());
+            let token = error.token().unwrap();
+            assert_eq!(release(&mut direct, way, name, token).unwrap(), happened);
+            assert_eq!(direct.zcard::<_, i64>(name).unwrap(), 0);
+        }
+    }
+}
+
+#[test]
+fn releases_and_refreshes_whose_reply_is_lost_may_be_sent_again() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut direct = server.connection().unwrap();
+    for way in ALL {
+        let name = way.word();
+        let asked = Asked { name, ..ONE };
+        for _ in 0..2 {
+            // The first time makes the scripts known.
+            let token = acquire(&mut direct, way, &asked).unwrap().unwrap();
+            if way != Way::Basic {
+                assert!(refresh_fair_semaphore(&mut direct, name, &token).unwrap());
+            }
+            assert!(release(&mut direct, way, name, &token).unwrap());
+        }
+        let token = acquire(&mut direct, way, &asked).unwrap().unwrap();
+        if way != Way::Basic {
+            let mut conn = proxy.connection().unwrap();
+            proxy.at("EVALSHA").cut_after();
+            let unknown = refresh_fair_semaphore(&mut conn, name, &token);
+            assert!(matches!(unknown, Err(Error::Unknown { .. })), "{unknown:?}");
+            assert!(refresh_fair_semaphore(&mut direct, name, &token).unwrap());
+        }
+        let mut conn = proxy.connection().unwrap();
+        let command = if way == Way::Basic { "ZREM" } else { "EVALSHA" };
+        proxy.at(command).cut_after();
+        let unknown = release(&mut conn, way, name, &token);
+        assert!(matches!(unknown, Err(Error::Unknown { .. })), "{unknown:?}");
+        assert!(proxy.happened());
+        assert!(!release(&mut direct, way, name, &token).unwrap());
+        assert!(acquire(&mut direct, way, &asked).unwrap().is_some());
+    }
+}
+
+#[test]
+fn a_user_without_a_right_leaves_no_permit() {
+    let server = Server::start().unwrap();
+    let mut admin = server.connection().unwrap();
+    for way in ALL {
+        for missing in [
+            "zadd",
+            "pexpire",
+            "pttl",
+            "zremrangebyscore",
+            "zinterstore",
+            "zscore",
+        ] {
+            if way == Way::Basic && missing == "zinterstore" {
+                continue;
+            }
+            let user = format!("{missing}-{}", way.word());
+            let () = redis::cmd("ACL")
+                .arg(&["SETUSER", &user, "on", "nopass", "~*", "+@all"])
+                .arg(format!("-{missing}"))
+                .query(&mut admin)
+                .unwrap();
+            let mut conn = server.connection().unwrap();
+            let () = redis::cmd("AUTH")
+                .arg(&user)
+                .arg("")
+                .query(&mut conn)
+                .unwrap();
+            let refused = acquire(&mut conn, way, &ONE);
+            assert!(
+                matches!(refused, Err(Error::Redis { .. })),
+                "{missing}: {refused:?}"
+            );
+            assert_eq!(size(&mut admin), 0, "{missing}");
+        }
+    }
+}
