@@ -3,7 +3,7 @@
 //! Other modules use [`Nodes`]. [`map`] asks the nodes and enters their answers, which [`layout`]
 //! parses, in the [`slot_map`].
 //!
-//! Locks: `pools`, for a moment; see [`map`] for its own.
+//! Locks: a [`PerShard`], for a moment and while a value is made; see [`map`] for its own.
 
 mod layout;
 mod map;
@@ -67,7 +67,7 @@ pub struct Nodes {
 struct Inner {
     process: Process,
     map: Arc<Map>,
-    pools: Mutex<HashMap<ShardId, Pool>>,
+    pools: PerShard<Pool>,
     settings: PoolBuilder,
     /// The settings of each connection to a node. The address in them is not used.
     client: Client,
@@ -199,12 +199,6 @@ impl Nodes {
         }
     }
 
-    /// The pool of the shard that has this key. Asks for the map if that is unknown or in doubt.
-    pub(crate) fn pool_for(&self, key: &str, deadline: Deadline) -> Result<(ShardId, Pool)> {
-        let shard = self.shard_for(key, deadline)?;
-        Ok((shard, self.pool_of(shard)?))
-    }
-
     /// The shard that has this key. Asks for the map if that is unknown or in doubt.
     pub(crate) fn shard_for(&self, key: &str, deadline: Deadline) -> Result<ShardId> {
         self.inner.map.shard_of(key, deadline)
@@ -232,17 +226,12 @@ impl Nodes {
 
     /// The pool of a shard: the same one each time, even after a failover.
     pub(crate) fn pool_of(&self, shard: ShardId) -> Result<Pool> {
-        let mut pools = self.inner.pools.lock();
-        if let Some(pool) = pools.get(&shard) {
-            return Ok(pool.clone());
-        }
-        let to_shard = Arc::new(ShardLocator {
-            map: Arc::clone(&self.inner.map),
-            shard,
-        });
-        let pool = (self.inner.settings.clone()).build_to(&self.inner.client, Some(to_shard))?;
-        pools.insert(shard, pool.clone());
-        Ok(pool)
+        let inner = &self.inner;
+        inner.pools.get_or_make(shard, || {
+            let map = Arc::clone(&inner.map);
+            let to_shard = Arc::new(ShardLocator { map, shard });
+            (inner.settings.clone()).build_to(&inner.client, Some(to_shard))
+        })
     }
 
     /// Enters a redirect in the map. `None`: the error is not one. Asks and waits for nothing.
@@ -274,7 +263,7 @@ impl Nodes {
     }
 
     fn lend_for(&self, key: &str, deadline: Deadline) -> Result<PooledConnection> {
-        let (_, pool) = self.pool_for(key, deadline)?;
+        let pool = self.pool_of(self.shard_for(key, deadline)?)?;
         pool.get_within(deadline.remaining())
     }
 
@@ -286,8 +275,37 @@ impl Nodes {
 impl fmt::Debug for Nodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Nodes")
-            .field("shards_in_use", &self.inner.pools.lock().len())
+            .field("shards_in_use", &self.inner.pools.all().len())
             .finish_non_exhaustive()
+    }
+}
+
+/// One value for each shard that has been used, made at its first use.
+pub(crate) struct PerShard<T>(Mutex<HashMap<ShardId, T>>);
+
+impl<T: Clone> PerShard<T> {
+    pub(crate) fn get_or_make(
+        &self,
+        shard: ShardId,
+        make: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let mut values = self.0.lock();
+        if let Some(value) = values.get(&shard) {
+            return Ok(value.clone());
+        }
+        let value = make()?;
+        values.insert(shard, value.clone());
+        Ok(value)
+    }
+
+    pub(crate) fn all(&self) -> Vec<T> {
+        self.0.lock().values().cloned().collect()
+    }
+}
+
+impl<T> Default for PerShard<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
     }
 }
 
@@ -445,7 +463,7 @@ impl NodesBuilder {
             inner: Arc::new(Inner {
                 process: Process::current(),
                 map: Arc::new(Map::new(client.clone(), seeds, self.address_map, limit)),
-                pools: Mutex::new(HashMap::new()),
+                pools: PerShard::default(),
                 settings: self.pools,
                 client,
             }),

@@ -447,15 +447,10 @@ impl Lease {
             };
             let is_closed = source.is_connection_dropped() && !was_closed;
             was_closed |= is_closed;
-            let patience = match source.code() {
-                Some("MOVED") => {
-                    *nodes_agree_by.get_or_insert_with(|| Deadline::after(nodes_agree))
-                }
-                _ => {
-                    nodes_agree_by = None;
-                    slot_moves_until
-                }
-            };
+            let has_moved = source.code() == Some("MOVED");
+            let from_now_on = || Deadline::after(nodes_agree);
+            nodes_agree_by = has_moved.then(|| nodes_agree_by.unwrap_or_else(from_now_on));
+            let patience = nodes_agree_by.unwrap_or(slot_moves_until);
             let is_elsewhere = server.is_elsewhere(source) && pauses.pause(patience);
             if !is_closed && !is_elsewhere {
                 return done;

@@ -22,6 +22,7 @@ mod cluster;
 mod committer;
 mod listener;
 mod outbox;
+mod per_server;
 mod redis;
 mod renewals;
 mod tracked;
@@ -38,6 +39,7 @@ use ::redis::{RedisError, RedisResult, Value};
 pub(crate) use cluster::Servers;
 #[cfg(feature = "testing")]
 pub(crate) use committer::{CommitOutcome, CommitRequest, Committer};
+pub(crate) use per_server::PerServer;
 pub(crate) use redis::RedisServer;
 pub(crate) use renewals::RenewalsConnection;
 #[cfg(feature = "testing")]

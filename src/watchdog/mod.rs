@@ -1,8 +1,5 @@
 //! [`Watchdog`]: renews locks that plain functions have acquired. Its threads are those of
 //! `renewing`, one keeper for each shard.
-//!
-//! Locks: the list of the shards' keepers, briefly, and while a keeper starts, which opens no
-//! connection.
 
 mod keep;
 mod renewal;
@@ -10,28 +7,19 @@ mod renewal;
 pub use keep::Keep;
 pub use renewal::Renewal;
 
-#[cfg(feature = "cluster")]
-use std::collections::HashMap;
 use std::{fmt, io, sync::Arc, time::Duration};
 
 #[cfg(feature = "cluster")]
-use parking_lot::Mutex;
-
-#[cfg(feature = "cluster")]
-use crate::{
-    cluster::{Nodes, ShardId},
-    pool::CLOCK_SKEW,
-    server::Servers,
-};
+use crate::{cluster::Nodes, pool::CLOCK_SKEW};
 use crate::{
     error::{Operation, Result},
-    pool::{Pool, Process},
+    pool::{Limits, Pool, Process},
     recipes::Hold,
     renewing::{
         keeper::{Handle, Keeper},
         lease_state::LeaseState,
     },
-    server::RenewalsConnection,
+    server::{PerServer, RenewalsConnection},
     time::{self, Clock, Deadline},
 };
 
@@ -114,7 +102,9 @@ use crate::{
 /// # }
 /// ```
 pub struct Watchdog {
-    keepers: Keepers,
+    /// Each has its own thread and connection, so that a silent shard does not delay another.
+    keepers: PerServer<Arc<Keeper>>,
+    limits: Limits,
     process: Process,
     /// A lease ends earlier by our clock than on the server by this much.
     skew: Duration,
@@ -136,7 +126,8 @@ impl Watchdog {
         let renewals = Box::new(RenewalsConnection::untracked(connector));
         let keeper = Keeper::start(renewals, limits, Clock::REAL)?;
         Ok(Self {
-            keepers: Keepers::One(keeper),
+            keepers: PerServer::One(keeper),
+            limits,
             process: Process::current(),
             skew,
         })
@@ -173,8 +164,12 @@ impl Watchdog {
     #[cfg(feature = "cluster")]
     #[must_use]
     pub fn on_nodes(nodes: &Nodes) -> Self {
+        let limits = nodes.limits();
         Self {
-            keepers: Keepers::OfShards(Servers::new(nodes), Mutex::default()),
+            keepers: PerServer::of_shards(nodes, move |servers, shard| {
+                Keeper::start(servers.untracked_renewals(shard)?, limits, Clock::REAL)
+            }),
+            limits,
             process: Process::current(),
             skew: CLOCK_SKEW,
         }
@@ -214,9 +209,10 @@ impl Watchdog {
         let operation = Operation::new("Watchdog::keep", hold.lock_name().text());
         let terms = keep.checked(time::now(), self.skew)?;
         self.process.refuse_forked_child()?;
-        let keeper = self.keepers.of(hold.lock_name().key())?;
+        let Limits { connect, answer } = self.limits;
+        let keeper = (self.keepers).of(hold.lock_name().key(), Deadline::after(connect))?;
         // One connect and one exchange.
-        let patience = keeper.limits.connect + keeper.limits.answer;
+        let patience = connect + answer;
         let hold = Arc::new(hold.clone());
         let lease_state = LeaseState::new(&hold, None, None, &terms, None, Clock::REAL);
         let lease = Handle::keep(&keeper, lease_state);
@@ -244,52 +240,7 @@ impl Watchdog {
         if self.process.is_forked_child() {
             return Vec::new();
         }
-        match &self.keepers {
-            Keepers::One(keeper) => vec![Arc::clone(keeper)],
-            #[cfg(feature = "cluster")]
-            Keepers::OfShards(_, started) => started.lock().values().cloned().collect(),
-        }
-    }
-}
-
-/// The keepers of a watchdog. Each has its own thread and connection, so that a silent shard does
-/// not delay another.
-enum Keepers {
-    One(Arc<Keeper>),
-    /// One for each shard that has kept a lock.
-    #[cfg(feature = "cluster")]
-    OfShards(Arc<Servers>, Mutex<HashMap<ShardId, Arc<Keeper>>>),
-}
-
-impl Keepers {
-    /// Returns the keeper of this key. On a cluster this may ask the nodes for the shard of the
-    /// key.
-    #[cfg_attr(
-        not(feature = "cluster"),
-        allow(
-            unused_variables,
-            clippy::unnecessary_wraps,
-            reason = "one server has all keys"
-        )
-    )]
-    fn of(&self, key: &str) -> Result<Arc<Keeper>> {
-        match self {
-            Self::One(keeper) => Ok(Arc::clone(keeper)),
-            #[cfg(feature = "cluster")]
-            Self::OfShards(servers, started) => {
-                let limits = servers.nodes().limits();
-                let deadline = Deadline::after(limits.connect);
-                let (shard, pool) = servers.nodes().pool_for(key, deadline)?;
-                let mut started = started.lock();
-                if let Some(keeper) = started.get(&shard) {
-                    return Ok(Arc::clone(keeper));
-                }
-                let renewals = servers.untracked_renewals(shard, &pool);
-                let keeper = Keeper::start(renewals, limits, Clock::REAL)?;
-                started.insert(shard, Arc::clone(&keeper));
-                Ok(keeper)
-            }
-        }
+        self.keepers.all()
     }
 }
 
@@ -297,8 +248,7 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         let keepers = self.started();
         // One deadline for all keepers, since several may be waiting for a silent shard.
-        let longest = keepers.iter().map(|keeper| keeper.limits.answer).max();
-        let deadline = Deadline::after(longest.unwrap_or_default());
+        let deadline = Deadline::after(self.limits.answer);
         for keeper in &keepers {
             keeper.close();
         }

@@ -12,19 +12,18 @@
 //!   one I/O time-out.
 //! - **`CLUSTERDOWN` and similar**: the map is in doubt, and the caller gets the error.
 //!
-//! Locks: `of_shards`, for a moment. Nothing is sent while it is locked.
+//! Locks: `of_shards`, for a moment, and `pools` of [`Nodes`] within it. Nothing is sent meanwhile.
 
 mod member;
 mod renewals;
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
-use parking_lot::RwLock;
 use redis::RedisResult;
 
 use super::RedisServer;
 use crate::{
-    cluster::{Nodes, Redirect, ShardId},
+    cluster::{Nodes, PerShard, Redirect, ShardId},
     error::Result,
 };
 pub(crate) use member::Member;
@@ -32,14 +31,14 @@ pub(crate) use member::Member;
 /// The shards of a cluster that have been used.
 pub(crate) struct Servers {
     nodes: Nodes,
-    of_shards: RwLock<HashMap<ShardId, Arc<RedisServer>>>,
+    of_shards: PerShard<Arc<RedisServer>>,
 }
 
 impl Servers {
     pub(crate) fn new(nodes: &Nodes) -> Arc<Self> {
         Arc::new(Self {
             nodes: nodes.clone(),
-            of_shards: RwLock::default(),
+            of_shards: PerShard::default(),
         })
     }
 
@@ -53,14 +52,8 @@ impl Servers {
     }
 
     fn server(&self, id: ShardId) -> Result<Arc<RedisServer>> {
-        if let Some(server) = self.of_shards.read().get(&id) {
-            return Ok(Arc::clone(server));
-        }
-        let pool = self.nodes.pool_of(id)?;
-        let mut of_shards = self.of_shards.write();
-        let server = of_shards.entry(id);
-        let server = server.or_insert_with(|| Arc::new(RedisServer::new(&pool)));
-        Ok(Arc::clone(server))
+        let make = || Ok(Arc::new(RedisServer::new(&self.nodes.pool_of(id)?)));
+        self.of_shards.get_or_make(id, make)
     }
 
     /// Enters a redirect in the map. `None`: the reply is not one.

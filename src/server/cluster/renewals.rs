@@ -18,7 +18,7 @@ use super::Servers;
 use crate::{
     cluster::ShardId,
     error::{Error, Result},
-    pool::{HOPS, Pool},
+    pool::HOPS,
     server::{
         Failure, RenewalAnswer, RenewalReply, Renewals, RenewalsConnection, Replies,
         renewals::SHORTEST_PATIENCE,
@@ -113,13 +113,9 @@ impl Following {
 
 impl Servers {
     /// A connection for the renewals of a shard, without notifications of changes of its keys.
-    pub(crate) fn untracked_renewals(
-        self: &Arc<Self>,
-        id: ShardId,
-        pool: &Pool,
-    ) -> Box<dyn Renewals> {
-        let own = RenewalsConnection::untracked(pool.connector());
-        Box::new(Following::new(self, id, own))
+    pub(crate) fn untracked_renewals(self: &Arc<Self>, id: ShardId) -> Result<Box<dyn Renewals>> {
+        let own = RenewalsConnection::untracked(self.nodes.pool_of(id)?.connector());
+        Ok(Box::new(Following::new(self, id, own)))
     }
 }
 
