@@ -45,7 +45,7 @@ use crate::{
     renewing::keeper::Handle,
     server::{Patience, Reply},
     time::{Backoff, Deadline},
-    waiting::{LastAnswer, Leaving, Place},
+    waiting::{LastAnswer, Place},
     wire::{BusyReply, Call},
 };
 
@@ -205,10 +205,11 @@ impl Wait<'_> {
             let outcome = self.ask_as_head(&place);
             if let Ok(AttemptOutcome::Granted {
                 grant,
+                leaving,
                 next_asks_at,
             }) = outcome
             {
-                place.leave_granted(self.leaving(), next_asks_at);
+                place.leave_granted(leaving, next_asks_at);
                 return Ok(self.lease(grant).map(Lease::having_stood_in_queue));
             }
             let goes_on = matches!(outcome, Ok(AttemptOutcome::Moved));
@@ -455,13 +456,6 @@ impl Wait<'_> {
         let asks = self.hold.kind() != LockKind::Mutex || self.hold.finishing().is_some();
         let takes = self.settings.hands_over() && !asks;
         takes.then(|| self.settings.clone().of(self.hold.owner()))
-    }
-
-    fn leaving(&self) -> Leaving {
-        match self.hold.kind() {
-            LockKind::Mutex | LockKind::Write => Leaving::Exclusive,
-            LockKind::Reentrant | LockKind::Read => Leaving::Shared,
-        }
     }
 
     fn key(&self) -> &str {

@@ -31,7 +31,7 @@ use crate::{
     },
     server::Reply,
     token::FencingToken,
-    waiting::ASKS_AGAIN,
+    waiting::{ASKS_AGAIN, Leaving},
 };
 
 /// A waiting writer asks again after this time, to renew its intent: the intent lasts one second,
@@ -74,6 +74,8 @@ pub(super) struct Attempts<'a> {
 pub(super) enum AttemptOutcome {
     Granted {
         grant: LeaseGrant,
+        /// How this thread leaves its queue.
+        leaving: Leaving,
         /// When the next thread in the queue asks, unless an event wakes it earlier.
         next_asks_at: Instant,
     },
@@ -182,8 +184,14 @@ impl<'a> Attempts<'a> {
         } else {
             now + self.settings.backoff.last
         };
+        let leaving = match self.hold.kind() {
+            LockKind::Mutex | LockKind::Write => Leaving::Exclusive,
+            LockKind::Semaphore if number == 0 => Leaving::WithLastPermit,
+            LockKind::Reentrant | LockKind::Read | LockKind::Semaphore => Leaving::Shared,
+        };
         AttemptOutcome::Granted {
             grant,
+            leaving,
             next_asks_at,
         }
     }
@@ -246,8 +254,10 @@ impl<'a> Attempts<'a> {
     fn with_keys(&self, found: &str) -> Error {
         let lock = self.hold.lock_name();
         let found = match (lock.key(), lock.companion()) {
-            (key, _) if !self.hold.is_fenced() => format!("{found}, at `{key}`"),
-            (key, companion) => format!("{found}, at `{key}` or `{companion}`"),
+            (key, companion) if self.hold.has_companion() => {
+                format!("{found}, at `{key}` or `{companion}`")
+            }
+            (key, _) => format!("{found}, at `{key}`"),
         };
         self.operation.wrong_kind(found)
     }

@@ -12,7 +12,7 @@ use super::{
     stacks::Stacks,
 };
 use crate::{
-    error::{Error, Operation, Result},
+    error::{Error, Operation, Result, ensure},
     event::AcquireFailed,
     name::{LockName, Owner},
     recipes::{
@@ -37,6 +37,8 @@ pub struct Lock {
     settings: Settings,
     pub(super) kind: LockKind,
     name: String,
+    /// The number of permits of a semaphore.
+    permits: Option<u32>,
 }
 
 impl Lock {
@@ -46,7 +48,14 @@ impl Lock {
             settings: settings.clone(),
             kind,
             name: name.to_owned(),
+            permits: None,
         }
+    }
+
+    /// Sets the number of permits, for a semaphore.
+    pub(crate) fn among(self, permits: u32) -> Self {
+        let permits = Some(permits);
+        Self { permits, ..self }
     }
 
     /// Returns this lock with these options; options that are not named keep their values.
@@ -166,7 +175,7 @@ impl Lock {
         let answer = self.ask(&lock, inspecting)?;
         let found = answer.and_then(understood);
         found
-            .map(|found| Inspection::new(found, self.stacks.waiting(lock.key())))
+            .map(|found| self.inspection(found, &lock))
             .map_err(|error| operation.failed(error))
     }
 
@@ -208,11 +217,16 @@ impl Lock {
         let (taken, found) = answer
             .and_then(understood_taken)
             .map_err(|error| operation.unanswered(None, error))?;
-        let found = Inspection::new(found, self.stacks.waiting(lock.key()));
+        let found = self.inspection(found, &lock);
         if found.is_held() && !taken {
             return Err(operation.wrong_kind("something that is no lock"));
         }
         Ok(found)
+    }
+
+    fn inspection(&self, found: (Found, Vec<Holder>), lock: &LockName) -> Inspection {
+        let waiting_here = self.stacks.waiting(lock.key());
+        Inspection::new(found, waiting_here, self.permits)
     }
 
     /// Sends a call about this lock, and returns the reply.
@@ -257,6 +271,7 @@ impl Lock {
             Found::Token => "a mutex, or another lock by `SET NX`",
             Found::Owner => "a reentrant lock",
             Found::ReadersOrWriter => "a read-write lock",
+            Found::Permits => "a semaphore",
             Found::Foreign => "no lock of any kind",
         };
         operation.wrong_kind(format!("{what} ({found})"))
@@ -294,7 +309,13 @@ impl Lock {
         let lock = self.lock_name()?;
         self.stacks.process.refuse_forked_child()?;
         let token = Token::random_in(self.stacks.process.id());
-        Ok(Hold::new(self.kind, lock, token, self.owner()))
+        let hold = Hold::new(self.kind, lock, token, self.owner());
+        let Some(permits) = self.permits else {
+            return Ok(hold);
+        };
+        let reason = "a semaphore has several holders, and no order in which one follows another";
+        ensure(!self.settings.hands_over(), "hand_over", reason)?;
+        hold.among(permits)
     }
 
     pub(super) fn lock_name(&self) -> Result<LockName> {
@@ -319,10 +340,15 @@ pub struct Inspection {
     holders: Vec<Holder>,
     waiting_writers: usize,
     waiting_here: usize,
+    permits: Option<u32>,
 }
 
 impl Inspection {
-    pub(crate) fn new((found, holders): (Found, Vec<Holder>), waiting_here: usize) -> Self {
+    pub(crate) fn new(
+        (found, holders): (Found, Vec<Holder>),
+        waiting_here: usize,
+        permits: Option<u32>,
+    ) -> Self {
         let (waiting, holders): (Vec<_>, Vec<_>) =
             holders.into_iter().partition(Holder::is_waiting);
         Self {
@@ -330,6 +356,7 @@ impl Inspection {
             holders,
             waiting_writers: waiting.len(),
             waiting_here,
+            permits,
         }
     }
 
@@ -339,9 +366,19 @@ impl Inspection {
         !self.holders.is_empty()
     }
 
-    /// The holders: one, or any number of readers.
+    /// The holders: one, or any number of readers or of holders of a semaphore.
     pub fn holders(&self) -> &[Holder] {
         &self.holders
+    }
+
+    /// The number of permits that are free, by the number that this
+    /// [`semaphore`](crate::Locks::semaphore) was made with. `None`: the lock is no semaphore.
+    ///
+    /// Other callers may count another number: see [`Holder::permits`](crate::Holder::permits).
+    #[must_use]
+    pub fn free_permits(&self) -> Option<u32> {
+        let held = u32::try_from(self.holders.len()).unwrap_or(u32::MAX);
+        self.permits.map(|permits| permits.saturating_sub(held))
     }
 
     /// Returns true if the key holds no lock of any kind that this crate knows.

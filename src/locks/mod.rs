@@ -221,6 +221,30 @@ impl Locks {
         self.of_kind(LockKind::Write, name)
     }
 
+    /// The semaphore of this name: at most `permits` holders at a time, 1 to 10,000. See
+    /// [`recipes::semaphore`](crate::recipes::semaphore).
+    ///
+    /// A lease is one permit. It has no fencing token, since several holders have no order.
+    /// [`Options::hand_over`] and [`run_once`](Lock::run_once) are
+    /// [`Error::Invalid`](crate::Error::Invalid). [`Lease::commit`] and [`Lease::transaction`]
+    /// execute only while the permit is held. An acquire, a release or a renewal of another holder
+    /// starts them again, and too many of these are [`Error::Contended`](crate::Error::Contended).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// let partner_api = locks.semaphore("partner-api", 3);
+    /// let lease = partner_api.acquire(Duration::from_secs(5))?; // one of at most three
+    /// println!("{:?} permits are free", partner_api.inspect()?.free_permits());
+    /// lease.release()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn semaphore(&self, name: &str, permits: u32) -> Lock {
+        self.of_kind(LockKind::Semaphore, name).among(permits)
+    }
+
     fn of_kind(&self, kind: LockKind, name: &str) -> Lock {
         Lock::new(&self.stacks, &self.settings, kind, name)
     }

@@ -9,6 +9,7 @@ use super::{
     mutex, number, once,
     read_write::{self, Side},
     reentrant::{self, Levels},
+    semaphore,
     transaction::Proof,
 };
 use crate::{
@@ -78,6 +79,7 @@ impl Hold {
             LockKind::Reentrant => reentrant::acquiring(self, lease_millis, busy_reply),
             LockKind::Read => read_write::acquiring_read(self, lease_millis, busy_reply),
             LockKind::Write => read_write::acquiring_write(self, lease_millis, waits, busy_reply),
+            LockKind::Semaphore => semaphore::acquiring(self, lease_millis, busy_reply),
         };
         call.confirmed_by(self.replicas)
     }
@@ -98,6 +100,7 @@ impl Hold {
             LockKind::Reentrant => reentrant::renewing(self, lease_millis, Levels::Counted),
             LockKind::Read => read_write::renewing(self, Side::Reader, lease_millis),
             LockKind::Write => read_write::renewing(self, Side::Writer, lease_millis),
+            LockKind::Semaphore => semaphore::renewing(self, lease_millis),
         }
     }
 
@@ -108,6 +111,7 @@ impl Hold {
             LockKind::Reentrant => reentrant::releasing(self, Levels::Counted),
             LockKind::Read => read_write::releasing(self, Side::Reader),
             LockKind::Write => read_write::releasing(self, Side::Writer),
+            LockKind::Semaphore => semaphore::releasing(self),
         }
     }
 
@@ -145,6 +149,7 @@ impl Hold {
                 .hget(self.lock.companion(), format!("t:{}", self.token)),
             LockKind::Read => reads.hget(key, Side::Reader.field(&self.token)),
             LockKind::Write => reads.hget(key, Side::Writer.field(&self.token)),
+            LockKind::Semaphore => reads.zscore(key, self.token.as_str()),
         };
         reads.cmd("TIME");
         Proof {

@@ -22,6 +22,7 @@ pub(crate) enum LockKind {
     Reentrant,
     Read,
     Write,
+    Semaphore,
 }
 
 /// One hold on one lock of any kind, for a [`Watchdog`](crate::Watchdog) to renew.
@@ -46,6 +47,8 @@ pub struct Hold {
     pub(super) replicas: Option<Replicas>,
     /// The period in milliseconds, for work that runs once in a period.
     pub(super) period_millis: Option<u64>,
+    /// The number of permits, for an acquire of a semaphore.
+    pub(super) permits: u32,
 }
 
 /// The reply to an acquire attempt.
@@ -56,7 +59,8 @@ pub(crate) enum Attempt {
         /// `None`: this hold gets no fencing token.
         fence: Option<FencingToken>,
         /// For a mutex, the number of reserved fencing tokens after this one; for a reentrant lock,
-        /// the number of times that its owner holds it.
+        /// the number of times that its owner holds it; for a semaphore, the number of permits that
+        /// are still free.
         number: u64,
     },
     /// Another holder has the lock, for at most this long if its lease ends.
@@ -125,6 +129,14 @@ impl Hold {
         Self::named(LockKind::Write, name, token, Owner::described())
     }
 
+    /// A permit of a [`semaphore`](super::semaphore).
+    ///
+    /// # Errors
+    /// As [`mutex`](Self::mutex).
+    pub fn semaphore(name: &str, token: &Token) -> Result<Self> {
+        Self::named(LockKind::Semaphore, name, token, Owner::described())
+    }
+
     fn named(kind: LockKind, name: &str, token: &Token, owner: Owner) -> Result<Self> {
         Ok(Self::new(kind, LockName::new(name)?, token.clone(), owner))
     }
@@ -135,11 +147,12 @@ impl Hold {
             lock,
             token,
             owner,
-            is_fenced: kind != LockKind::Read,
+            is_fenced: !matches!(kind, LockKind::Read | LockKind::Semaphore),
             reserved: 0,
             ends_at: None,
             replicas: None,
             period_millis: None,
+            permits: 1,
         }
     }
 
@@ -161,8 +174,7 @@ impl Hold {
         self.replicas
     }
 
-    /// Acquires without a fencing token. Only a mutex can: the scripts of the other kinds always
-    /// issue one.
+    /// Acquires without a fencing token. Only a mutex has the choice.
     pub(crate) fn unfenced(self) -> Self {
         let is_fenced = self.is_fenced && self.kind != LockKind::Mutex;
         Self { is_fenced, ..self }
@@ -183,6 +195,10 @@ impl Hold {
 
     pub(crate) fn is_fenced(&self) -> bool {
         self.is_fenced
+    }
+
+    pub(crate) fn has_companion(&self) -> bool {
+        self.is_fenced || self.kind == LockKind::Semaphore
     }
 
     pub(crate) fn owner(&self) -> &Owner {
@@ -226,6 +242,9 @@ impl Hold {
             Ok(Attempt::Granted { fence, number })
         };
         match answer {
+            Value::Int(1..) if self.kind == LockKind::Semaphore => {
+                granted(None, count(answer)? - 1)
+            }
             Value::Nil if self.kind != LockKind::Read => Ok(Attempt::Busy(None)),
             Value::Int(0) if self.kind == LockKind::Read => Ok(Attempt::Busy(None)),
             Value::Array(parts) => match &parts[..] {

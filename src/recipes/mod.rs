@@ -4,7 +4,7 @@
 // builds the call of each script. `hold` is common to all kinds, and `calls` picks the call by the
 // kind. `wait` is the loop of all functions that wait.
 //
-// To add a kind, such as a semaphore, add a folder here, a `LockKind` with a constructor of `Hold`,
+// To add a kind, add a folder here, a `LockKind` with a constructor of `Hold`,
 // and an arm to each `match` in `calls`; the modules above use a `Hold`. Where kinds wait or are
 // released in different ways, `locks` checks the kind: in `acquire`, `attempts`, `lock` and `run`.
 // The stand-in for tests implements each script in `testing/store/scripts.rs`.
@@ -19,6 +19,7 @@ pub(crate) mod once;
 pub(crate) mod ran;
 pub mod read_write;
 pub mod reentrant;
+pub mod semaphore;
 pub mod simple;
 pub(crate) mod transaction;
 mod wait;

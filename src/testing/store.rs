@@ -2,12 +2,14 @@
 
 mod commits;
 mod scripts;
+mod semaphores;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use redis::{RedisResult, Value};
 
 pub(super) use commits::Commits;
+use semaphores::{Permit, Permits};
 
 /// Nanoseconds since 1970. A lock expires to the nanosecond, not to the millisecond as on a server,
 /// so that it is free as soon as a test has moved the clock by its lease.
@@ -57,6 +59,7 @@ enum LockValue {
     Reentrant(Entered),
     /// The ends by field: readers `r:`, writers `w:` and intents `i:`.
     ReadWrite(BTreeMap<String, Nanos>),
+    Semaphore(Permits),
 }
 
 /// The holder of a reentrant lock.
@@ -181,6 +184,9 @@ impl Entry {
         if let Some(LockValue::ReadWrite(ends)) = self.value_mut() {
             ends.retain(|_, end| *end > now);
         }
+        if let Some(LockValue::Semaphore(permits)) = self.value_mut() {
+            permits.retain(|_, permit| permit.end > now);
+        }
         self.lock.take_if(|lock| lock.end <= now);
     }
 
@@ -224,6 +230,12 @@ impl Entry {
             }),
             Some(LockValue::ReadWrite(_)) => {
                 LockValue::ReadWrite(BTreeMap::from([(format!("w:{token}"), end)]))
+            }
+            // All permits at once: the one that it has is all that there is.
+            Some(LockValue::Semaphore(_)) => {
+                let described = format!("{} 1 {thief}", now.millis());
+                let stolen = (token.to_owned(), Permit { end, described });
+                LockValue::Semaphore(Permits::from([stolen]))
             }
         };
         self.grant(token, thief, 0, now);

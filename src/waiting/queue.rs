@@ -73,6 +73,8 @@ pub(crate) enum Leaving {
     Exclusive,
     /// The lock, which others may share.
     Shared,
+    /// The last free permit of a semaphore: the next has to wait for a release.
+    WithLastPermit,
     /// No grant from the server: it has waited for too long, met an error, or was handed the lock.
     WithoutLock,
 }
@@ -214,6 +216,7 @@ impl<W, L, F> Queue<W, L, F> {
         }
         let ask_at = match leaving {
             Leaving::Exclusive => sooner(end, gone.asks_at.map(|_| now + RECHECK_AFTER_GRANT)),
+            Leaving::WithLastPermit => sooner(end, gone.asks_at),
             Leaving::Shared | Leaving::WithoutLock => Some(now),
         };
         (None, self.wake_head(ask_at))

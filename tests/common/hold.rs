@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{
-    Lock, Locks, Token,
+    Lock, Locks, Options, Token,
     recipes::{
         Hold,
         mutex::{self, End},
@@ -31,12 +31,14 @@ pub fn leave_the_watchdog_alone(proxy: &Proxy, locks: &Locks, admin: &mut Connec
     watched.release().unwrap();
 }
 
-/// A lock of each kind, named after it.
-pub fn every_kind(locks: &Locks) -> [Lock; 4] {
+/// A lock of each kind, named after it. The semaphore has one permit, so that it excludes like the others.
+pub fn every_kind(locks: &Locks) -> [Lock; 5] {
+    let one_after_the_other = Options::new().hand_over(0, Duration::ZERO);
     [
         locks.lock("mutex"),
         locks.reentrant("reentrant"),
         locks.read("read"),
         locks.write("write"),
+        locks.semaphore("semaphore", 1).with(one_after_the_other),
     ]
 }

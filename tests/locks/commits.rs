@@ -64,7 +64,7 @@ fn a_commit_takes_a_connection_of_the_pool_and_answers_what_it_is_asked_for() {
             assert_eq!(count, 2 * number);
             lease.release().unwrap();
         }
-        assert_eq!(bench.count(), 8);
+        assert_eq!(bench.count(), 10);
     });
 }
 
@@ -249,7 +249,8 @@ fn a_commit_that_is_repeated_by_its_id_is_never_doubled_wherever_its_connection_
                     "mutex" => locks.lock("mutex"),
                     "reentrant" => locks.reentrant("reentrant"),
                     "read" => locks.read("read"),
-                    _ => locks.write("write"),
+                    "write" => locks.write("write"),
+                    _ => locks.semaphore("semaphore", 1),
                 };
                 let options = Options::new().renewal(false);
                 let lease = mine.with(options).acquire(LONG).unwrap();

@@ -34,6 +34,7 @@ mod outstanding;
 mod processes;
 mod refused;
 mod running;
+mod semaphores;
 mod shared_keys;
 mod transactions;
 mod unfenced;

@@ -394,7 +394,7 @@ fn what_cannot_be_run_once_is_refused_before_anything_is_sent() {
             refused.extend(["", "a:lease:ran"].map(|name| once(&locks.lock(name), HOUR)));
             refused
         });
-        assert_eq!(refused, ["invalid"; 8]);
+        assert_eq!(refused, ["invalid"; 9]);
         assert_eq!(traffic.commands, [""; 0]);
         assert_eq!(
             once(&locks.lock("a"), Duration::from_nanos(1_000_001)),

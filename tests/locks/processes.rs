@@ -209,7 +209,7 @@ fn a_lock_is_acquired_and_released_in_the_destructor_of_a_thread_local() {
     assert!(ended.status.success(), "{said}{complaint}");
     let mut conn = server.connection().unwrap();
     let done: Vec<String> = conn.lrange("done", 0, -1).unwrap();
-    assert_eq!(done, ["mutex", "reentrant", "read", "write"]);
+    assert_eq!(done, ["mutex", "reentrant", "read", "write", "semaphore"]);
     assert!(conn.keys::<_, Vec<String>>("lock:*").unwrap().is_empty());
 }
 

@@ -198,7 +198,7 @@ fn of_any_kind_it_is_executed_while_the_lock_is_held_and_not_when_it_is_lost() {
             assert!(text.starts_with("Lease::transaction "), "{text}");
             assert!(!saw_a_value && !lease.is_held());
         }
-        assert_eq!(bench.conn.get::<_, i64>("wallet").unwrap(), 80);
+        assert_eq!(bench.conn.get::<_, i64>("wallet").unwrap(), 75);
     });
 }
 

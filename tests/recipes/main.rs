@@ -16,3 +16,4 @@ mod histories;
 mod mutex;
 mod read_write;
 mod reentrant;
+mod semaphore;

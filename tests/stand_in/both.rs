@@ -208,7 +208,7 @@ fn a_loss_is_told_in_every_way_for_every_kind() {
                 told(&lock.acquire(MS)),
             )
         });
-        assert!(comes_true(|| told_of.0[3].load(Ordering::SeqCst) == 4));
+        assert!(comes_true(|| told_of.0[3].load(Ordering::SeqCst) == 5));
         let counts = told_of
             .0
             .each_ref()

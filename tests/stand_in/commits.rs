@@ -82,7 +82,7 @@ fn what_was_committed_is_recorded_under_its_lock() {
         assert_eq!(last.commands(), commands);
         lease.release().unwrap();
     }
-    assert_eq!(stand_in.commits().len(), 4);
+    assert_eq!(stand_in.commits().len(), 5);
 }
 
 #[test]

@@ -53,6 +53,7 @@ fn a_grant_ends_a_lease_after_it_was_sent() {
     let Ok(AttemptOutcome::Granted {
         grant,
         next_asks_at,
+        ..
     }) = outcome
     else {
         unreachable!("{outcome:?}");

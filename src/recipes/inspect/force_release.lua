@@ -6,10 +6,10 @@
 -- to send twice: the second call would delete the lock of the next holder.
 
 -- A string is a mutex or a lock of the book. A hash is a read-write lock, or a reentrant lock of
--- one owner and a count.
+-- one owner and a count. A sorted set with a value is a semaphore.
 local function is_lock()
   if kind ~= 'hash' then
-    return kind == 'string'
+    return kind == 'string' or kind == 'zset' and #value > 0
   end
   for i = 1, #value, 2 do
     if value[i] == 'kind' and value[i + 1] == 'rw' then
@@ -19,4 +19,10 @@ local function is_lock()
   return #value == 2 and string.find(value[2], '^%d+$') and tonumber(value[2]) > 0
 end
 
-return { is_lock() and redis.call('DEL', KEYS[1]) or 0, found }
+local released = is_lock() and redis.call('DEL', KEYS[1]) or 0
+if released == 1 and kind == 'zset' then
+  for i = 1, #value, 3 do
+    redis.pcall('HDEL', KEYS[2], 'p:' .. value[i])
+  end
+end
+return { released, found }

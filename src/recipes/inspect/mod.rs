@@ -37,6 +37,8 @@ pub(crate) enum Found {
     Owner,
     /// A hash of readers and writers: a read-write lock.
     ReadersOrWriter,
+    /// A sorted set of permits: a semaphore.
+    Permits,
     /// A value that is no lock of this library.
     Foreign,
 }
@@ -59,6 +61,7 @@ pub(crate) fn understood(answer: Value) -> RedisResult<(Found, Vec<Holder>)> {
     let found = match &*kind {
         "none" => Some((Found::Nothing, Vec::new())),
         "string" => looked.token(),
+        "zset" => looked.permits(),
         "hash" => looked.readers_or_writer().or_else(|| looked.owner()),
         _ => None,
     };
@@ -74,7 +77,8 @@ fn parts<T: FromRedisValue>(answer: Value) -> RedisResult<T> {
 struct Looked {
     /// The time left of the key, if it ends.
     left: Option<Duration>,
-    /// The value of the key, or its fields and values.
+    /// The value of the key, its fields and values, or the token, the end and the description of
+    /// each permit.
     stored: Vec<Value>,
     /// The companion's fence, token, owner, since and reserved, or nothing.
     companion: Vec<Value>,
@@ -126,6 +130,24 @@ impl Looked {
         Some(holder)
     }
 
+    /// The holders of a semaphore.
+    fn permits(&self) -> Option<(Found, Vec<Holder>)> {
+        let permits = self.stored.chunks_exact(3);
+        let holders = permits.filter_map(|permit| {
+            let left = number(&permit[1])?.checked_sub(self.now)?;
+            let mut holder = Holder::new(Part::Alone, Some(Duration::from_millis(left)));
+            holder.token = text(&permit[0]).and_then(|token| token.parse().ok());
+            // Since when, the number of permits, and the owner, who may have spaces.
+            let mut described = text(&permit[2])?.splitn(3, ' ');
+            let mut next = || described.next();
+            holder.since = next().and_then(|since| since.parse().ok()).and_then(moment);
+            holder.permits = next().and_then(|permits| permits.parse().ok());
+            holder.owner = next().and_then(|owner| Owner::new(owner).ok());
+            Some(holder)
+        });
+        (!self.stored.is_empty()).then(|| (Found::Permits, holders.collect()))
+    }
+
     /// The owner of a reentrant lock.
     fn owner(&self) -> Option<(Found, Vec<Holder>)> {
         let [owner, count] = &self.stored[..] else {
@@ -171,6 +193,7 @@ pub struct Holder {
     token: Option<Token>,
     owner: Option<Owner>,
     count: Option<u64>,
+    permits: Option<u32>,
     remaining: Option<Duration>,
     since: Option<SystemTime>,
     fence: Option<FencingToken>,
@@ -193,6 +216,7 @@ impl Holder {
             token: None,
             owner: None,
             count: None,
+            permits: None,
             remaining,
             since: None,
             fence: None,
@@ -233,6 +257,12 @@ impl Holder {
     #[must_use]
     pub fn count(&self) -> Option<u64> {
         self.count
+    }
+
+    /// The number of permits that this holder of a semaphore counts.
+    #[must_use]
+    pub fn permits(&self) -> Option<u32> {
+        self.permits
     }
 
     /// True for a reader of a read-write lock.

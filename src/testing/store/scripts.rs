@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use redis::{RedisError, RedisResult, Value};
 
-use super::{Companion, Entered, Entry, LockValue, MILLI, Nanos, Now, RunMark, Stored};
+use super::{
+    Companion, Entered, Entry, LockValue, MILLI, Nanos, Now, RunMark, Stored, semaphores::told,
+};
 use crate::error::makes_no_sense;
 
 impl Entry {
@@ -35,6 +37,7 @@ impl Entry {
             }
             (script, words) if script.ends_with("_MUTEX") => self.mutex(script, words, now),
             (script, words) if script.ends_with("_REENTRANT") => self.reentrant(script, words, now),
+            (script, words) if script.ends_with("_SEMAPHORE") => self.semaphore(script, words, now),
             (script, words) => self.read_write(script, words, now),
         }
     }
@@ -53,6 +56,10 @@ impl Entry {
                 let fields = ends.iter().map(|(field, end)| pair(field, millis(end)));
                 let kind = pair("kind", "rw".to_owned());
                 ("hash", [kind].into_iter().chain(fields).flatten().collect())
+            }
+            Some(LockValue::Semaphore(permits)) => {
+                let millis = |end: Nanos| (end / MILLI).to_string();
+                ("zset", told(permits, millis))
             }
         };
         let left = (self.lock.as_ref()).map_or(-2, |lock| millis_until(lock.end, now));
@@ -170,6 +177,7 @@ impl Entry {
                     "a hash that is not one owner and a count",
                 ));
             }
+            Some(LockValue::Semaphore(_)) => return Err(wrong_type()),
         }
         match (script, words) {
             ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, tell]) => {
@@ -268,7 +276,7 @@ impl Entry {
         let ends = match self.value() {
             None => BTreeMap::new(),
             Some(LockValue::ReadWrite(ends)) => ends.clone(),
-            Some(LockValue::Mutex(_)) => return Err(wrong_type()),
+            Some(LockValue::Mutex(_) | LockValue::Semaphore(_)) => return Err(wrong_type()),
             Some(LockValue::Reentrant(_)) => {
                 return Err(refused("WRONGKIND", "a hash that is no read-write lock"));
             }
@@ -393,7 +401,7 @@ fn last_end(ends: &BTreeMap<String, Nanos>, sides: [&str; 2]) -> Option<Nanos> {
 }
 
 /// A refusal, with the end of the lease that blocks it if the caller asks for that.
-fn refusal(end: Nanos, tell: &str, bare: Value, now: Now) -> Value {
+pub(super) fn refusal(end: Nanos, tell: &str, bare: Value, now: Now) -> Value {
     match tell {
         "1" => Value::Array(vec![Value::Int(millis_until(end, now))]),
         _ => bare,
@@ -404,7 +412,7 @@ fn millis_until(end: Nanos, Now(now): Now) -> i64 {
     int(end.saturating_sub(now) / MILLI)
 }
 
-fn text(text: &str) -> Value {
+pub(super) fn text(text: &str) -> Value {
     Value::BulkString(text.into())
 }
 
@@ -412,15 +420,15 @@ fn digits(number: u64) -> Value {
     text(&number.to_string())
 }
 
-fn yes(is_so: bool) -> Value {
+pub(super) fn yes(is_so: bool) -> Value {
     Value::Int(is_so.into())
 }
 
-fn int(number: u64) -> i64 {
+pub(super) fn int(number: u64) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }
 
-fn number(text: &str) -> RedisResult<u64> {
+pub(super) fn number(text: &str) -> RedisResult<u64> {
     text.parse().map_err(|_| makes_no_sense())
 }
 
@@ -432,7 +440,7 @@ fn wrong_type() -> RedisError {
 }
 
 /// An error as from the server, with this code.
-fn refused(code: &str, text: &str) -> RedisError {
+pub(super) fn refused(code: &str, text: &str) -> RedisError {
     redis::make_extension_error(code.to_owned(), Some(text.to_owned()))
 }
 
@@ -446,7 +454,7 @@ mod tests {
     #[test]
     fn a_call_of_another_shape_than_the_script_takes_is_an_error_and_no_answer() {
         // The maximum: the last two of a mutex are optional.
-        let calls: [(&str, usize); 10] = [
+        let calls: [(&str, usize); 13] = [
             ("ACQUIRE_MUTEX", 7),
             ("ACQUIRE_UNFENCED_MUTEX", 4),
             ("RENEW_MUTEX", 4),
@@ -457,6 +465,9 @@ mod tests {
             ("ACQUIRE_READ", 4),
             ("RENEW_READ_WRITE", 4),
             ("RELEASE_READ_WRITE", 2),
+            ("ACQUIRE_SEMAPHORE", 7),
+            ("RENEW_SEMAPHORE", 4),
+            ("RELEASE_SEMAPHORE", 3),
         ];
         for (script, count) in calls {
             let words = |count| vec!["1"; count];

@@ -23,6 +23,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let leaving = prop_oneof![
         Just(Leaving::Exclusive),
         Just(Leaving::Shared),
+        Just(Leaving::WithLastPermit),
         Just(Leaving::WithoutLock)
     ];
     let event = prop_oneof![
@@ -68,7 +69,7 @@ proptest! {
                     let woken = queue.leave(ticket, why, now, None).1.copied();
                     let expected = (place == 0).then(|| known.front().copied()).flatten();
                     prop_assert_eq!(woken, expected.map(|(_, name)| name));
-                    if let Some((head, _)) = expected && why != Leaving::Exclusive {
+                    if let Some((head, _)) = expected && !matches!(why, Leaving::Exclusive | Leaving::WithLastPermit) {
                         prop_assert_eq!(queue.step(head, now), Step::Ask);
                     }
                     prop_assert_eq!(queue.leave(ticket, why, now, None), (None, None), "twice");

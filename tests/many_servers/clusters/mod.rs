@@ -14,12 +14,13 @@ use leasehold::{Lock, Locks, Nodes};
 use crate::common::{Cluster, LONG};
 
 /// A lock of each kind, all of them on one shard.
-fn kinds(locks: &Locks, tag: &str) -> [Lock; 4] {
+fn kinds(locks: &Locks, tag: &str) -> [Lock; 5] {
     [
         locks.lock(&format!("mutex{{{tag}}}")),
         locks.reentrant(&format!("reentrant{{{tag}}}")),
         locks.read(&format!("read{{{tag}}}")),
         locks.write(&format!("write{{{tag}}}")),
+        locks.semaphore(&format!("semaphore{{{tag}}}"), 1),
     ]
 }
 

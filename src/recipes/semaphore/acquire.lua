@@ -1,0 +1,44 @@
+-- KEYS, ARGV[1] as in permits.lua
+-- ARGV[2]  the lease in milliseconds
+-- ARGV[3]  the number of permits
+-- ARGV[4]  our owner, for people to read
+-- ARGV[5]  1 to return the time until a permit ends, 0 if not
+-- returns  the number of permits that are not held by others, at least 1 with ours; if there is none
+--          for us nil, or { milliseconds until there is one }
+--
+-- Safe to send twice: our token is recognised, and has one permit. A refused attempt writes
+-- nothing. Each caller is judged by its own number of permits: if more are held than that, nobody
+-- loses one, and the caller waits until enough of them have ended.
+
+local wrong = read_ends()
+if wrong then
+  return wrong
+end
+
+local ours, permits = our_end(), tonumber(ARGV[3])
+local from_now = string.format('%.0f', now)
+local held = redis.call('ZCOUNT', KEYS[1], from_now, '+inf')
+if not ours and held >= permits then
+  if ARGV[5] ~= '1' then
+    return nil
+  end
+  local awaited = redis.call('ZRANGEBYSCORE', KEYS[1], from_now, '+inf', 'WITHSCORES', 'LIMIT', held - permits, 1)
+  return { tonumber(awaited[2]) - now }
+end
+
+-- This read stops the script if the companion has another type. `PEXPIRE` comes before the first
+-- write that could stay: a user without the right to it is refused here. The permit comes last.
+local is_described = redis.call('HEXISTS', KEYS[2], 'p:' .. ARGV[1]) == 1
+local ends = math.max(ours or 0, now + tonumber(ARGV[2]))
+local left = until_after(math.max(latest or 0, ends))
+redis.call('PEXPIRE', KEYS[1], left)
+sweep()
+if not (ours and is_described) then
+  redis.call('HSET', KEYS[2], 'p:' .. ARGV[1], from_now .. ' ' .. ARGV[3] .. ' ' .. ARGV[4])
+end
+companion_stays(left)
+redis.call('ZADD', KEYS[1], string.format('%.0f', ends), ARGV[1])
+-- Before the first permit there was no key that could get an end.
+redis.call('PEXPIRE', KEYS[1], left)
+redis.call('ZSCORE', KEYS[1], ARGV[1]) -- a write ends the tracking of a key, a read starts it again
+return math.max(permits - held + (ours and 1 or 0), 1)

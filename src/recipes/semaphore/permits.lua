@@ -1,0 +1,63 @@
+-- Prepended to each script of a semaphore.
+--
+-- KEYS[1]  the semaphore: a ZSET of the holders' tokens; the score is the permit's end in
+--          milliseconds since 1970 by the server's clock
+-- KEYS[2]  the companion: a HASH with a field p:<token> for each permit, for people to read: since
+--          when it is held, the number of permits that its holder counts, and the owner
+-- ARGV[1]  our token
+--
+-- A permit whose end has passed counts as absent, and the next acquire or release that writes
+-- removes it. Both keys end with the last permit, unless the companion has the fencing token of a
+-- lock that had this name before. Everything is checked before the first write.
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- The earliest and the latest end of a permit, of those that have passed too.
+local earliest, latest
+
+-- Returns an error unless the key is a semaphore or absent. A score below 10^12 (in 2001) is no end
+-- in milliseconds: the book's semaphores have seconds there, and all their permits would seem over.
+local function read_ends()
+  local kind = redis.call('TYPE', KEYS[1]).ok
+  if kind == 'none' then
+    return
+  elseif kind ~= 'zset' then
+    return redis.error_reply('WRONGKIND a ' .. kind .. ' in place of a sorted set')
+  end
+  earliest = tonumber(redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2])
+  latest = tonumber(redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2])
+  if earliest < 1e12 or latest >= 9007199254740992 then
+    return redis.error_reply('WRONGKIND a sorted set whose scores are no ends in milliseconds')
+  end
+end
+
+-- Returns the end of our permit, or nil if we hold none.
+local function our_end()
+  local ends = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or nil)
+  return ends and ends >= now and ends or nil
+end
+
+-- Removes the permits whose end has passed. A companion of another type keeps nobody from it:
+-- `pcall` returns an error instead of ending the script.
+local function sweep()
+  if earliest and earliest < now then
+    local before_now = string.format('(%.0f', now)
+    for _, token in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', before_now)) do
+      redis.pcall('HDEL', KEYS[2], 'p:' .. token)
+    end
+    redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before_now)
+  end
+end
+
+-- Returns the milliseconds that the keys stay if the last permit ends then. They stay a millisecond
+-- longer: since Redis 7.2 `PEXPIRE` counts from the start of the script, and `TIME` may be later.
+local function until_after(ends)
+  return string.format('%.0f', ends - now + 1)
+end
+
+-- Lets the companion stay for so long at least.
+local function companion_stays(left)
+  if redis.call('PTTL', KEYS[2]) < tonumber(left) then
+    redis.call('PEXPIRE', KEYS[2], left)
+  end
+end

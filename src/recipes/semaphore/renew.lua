@@ -1,0 +1,28 @@
+-- KEYS, ARGV[1] as in permits.lua
+-- ARGV[2]  the lease from now, in milliseconds
+-- returns  1 if the permit is still ours and lasts at least that long, 0 if it is not ours
+--
+-- A permit that was lost is not taken back: another holder may have it. Never shortens. A lease of
+-- 1 only checks the permit, and writes nothing. The end of both keys only moves to later.
+
+local wrong = read_ends()
+if wrong then
+  return wrong
+end
+local ours, lease = our_end(), tonumber(ARGV[2])
+if not ours then
+  return 0
+end
+local ends = now + lease
+if lease > 1 and ends > ours then
+  -- A server out of memory refuses `ZADD` unless the script has written before, so `PEXPIRE` is
+  -- sent even if the end of the key does not change. A key without an end (-1) keeps none.
+  local left = until_after(math.max(latest, ends))
+  companion_stays(left)
+  if redis.call('PTTL', KEYS[1]) >= 0 then
+    redis.call('PEXPIRE', KEYS[1], left)
+  end
+  redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', ends), ARGV[1])
+end
+redis.call('ZSCORE', KEYS[1], ARGV[1]) -- a write ends the tracking of a key, a read starts it again
+return 1

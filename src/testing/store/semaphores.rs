@@ -1,0 +1,105 @@
+//! The scripts of a semaphore in Rust.
+
+use std::collections::BTreeMap;
+
+use redis::{RedisResult, Value};
+
+use super::{
+    Entry, LockValue, Nanos, Now, Stored,
+    scripts::{int, number, refusal, refused, text, yes},
+};
+use crate::error::makes_no_sense;
+
+/// The permits by the tokens of their holders.
+pub(super) type Permits = BTreeMap<String, Permit>;
+
+#[derive(Clone, PartialEq)]
+pub(super) struct Permit {
+    pub(super) end: Nanos,
+    /// Since when it is held, the number of permits that its holder counts, and the owner.
+    pub(super) described: String,
+}
+
+impl Entry {
+    pub(super) fn semaphore(
+        &mut self,
+        script: &str,
+        words: &[&str],
+        now: Now,
+    ) -> RedisResult<Value> {
+        let permits = match self.value() {
+            None => Permits::new(),
+            Some(LockValue::Semaphore(permits)) => permits.clone(),
+            Some(_) => return Err(refused("WRONGKIND", "no sorted set")),
+        };
+        match (script, words) {
+            ("ACQUIRE_SEMAPHORE", [_, _, token, lease, count, who, tell]) => {
+                let described = format!("{} {count} {who}", now.millis());
+                let end = now.after(number(lease)?);
+                let wanted = (*token, Permit { end, described });
+                Ok(self.take(permits, wanted, number(count)?, tell, now))
+            }
+            ("RENEW_SEMAPHORE", [_, _, token, lease]) => {
+                let mut permits = permits;
+                let end = now.after(number(lease)?);
+                let ours = permits.get_mut(*token);
+                let is_ours = ours.map(|ours| ours.end = ours.end.max(end)).is_some();
+                self.set_permits(permits);
+                Ok(yes(is_ours))
+            }
+            ("RELEASE_SEMAPHORE", [_, _, token]) => {
+                let mut permits = permits;
+                let was_ours = permits.remove(*token).is_some();
+                self.set_permits(permits);
+                Ok(yes(was_ours))
+            }
+            _ => Err(makes_no_sense()),
+        }
+    }
+
+    fn take(
+        &mut self,
+        mut permits: Permits,
+        (token, mut wanted): (&str, Permit),
+        count: u64,
+        tell: &str,
+        now: Now,
+    ) -> Value {
+        let held = permits.len() as u64;
+        if let Some(ours) = permits.get(token) {
+            wanted = Permit {
+                end: ours.end.max(wanted.end),
+                described: ours.described.clone(),
+            };
+        } else if held >= count {
+            let mut ends: Vec<Nanos> = permits.values().map(|permit| permit.end).collect();
+            ends.sort_unstable();
+            let awaited = usize::try_from(held - count).unwrap_or(0);
+            let end = ends.get(awaited).copied().unwrap_or(0);
+            return refusal(end, tell, Value::Nil, now);
+        }
+        permits.insert(token.to_owned(), wanted);
+        let with_ours = (count + 1).saturating_sub(permits.len() as u64).max(1);
+        self.set_permits(permits);
+        Value::Int(int(with_ours))
+    }
+
+    pub(super) fn set_permits(&mut self, permits: Permits) {
+        let last = permits.values().map(|permit| permit.end).max();
+        self.lock = last.map(|end| Stored {
+            value: LockValue::Semaphore(permits),
+            end,
+        });
+    }
+}
+
+/// The token, the end and the description of each permit, the first end first.
+pub(super) fn told(permits: &Permits, millis: impl Fn(Nanos) -> String) -> Vec<Value> {
+    let mut permits: Vec<_> = permits.iter().collect();
+    permits.sort_by_key(|(_, permit)| permit.end);
+    let told = permits.into_iter().flat_map(|(token, permit)| {
+        let Permit { end, described } = permit;
+        [text(token), text(&millis(*end)), text(described)]
+    });
+    told.collect()
+}

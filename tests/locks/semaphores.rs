@@ -1,0 +1,248 @@
+//! A semaphore as a `Lock`: never more holders than permits, and nobody waits beside a free one.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Error, Lease, Lock, Locks, Options, Owner};
+use redis::Commands;
+
+use crate::{
+    common::{LONG, MS, SLACK, Server, hold::comes_true, wait::unless_halted},
+    waiting::waiting,
+};
+
+const KEY: &str = "lock:api";
+
+fn bench() -> (Server, Locks, redis::Connection) {
+    let server = Server::start().unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let conn = server.connection().unwrap();
+    (server, locks, conn)
+}
+
+fn all(lock: &Lock, count: usize) -> Vec<Lease> {
+    (0..count)
+        .map(|_| lock.try_acquire().unwrap().unwrap())
+        .collect()
+}
+
+#[test]
+fn there_are_as_many_holders_as_permits_and_the_next_one_waits() {
+    unless_halted(|| {
+        let (_server, locks, _conn) = bench();
+        let lock = locks.semaphore("api", 3);
+        let mut held = all(&lock, 3);
+        assert!(lock.try_acquire().unwrap().is_none());
+        let refused = lock.acquire(50 * MS).unwrap_err();
+        let Error::Contended { remaining, .. } = &refused else {
+            panic!("{refused:?}");
+        };
+        assert!(remaining.is_some_and(|left| left <= 10 * Duration::from_secs(1)));
+        held.pop().unwrap().release().unwrap();
+        let lease = lock.try_acquire().unwrap().unwrap();
+        assert!(lock.try_acquire().unwrap().is_none());
+        assert!(lease.fencing_token().is_none());
+        lease.verify().unwrap();
+    });
+}
+
+/// Threads of two processes, with the server's own count beside ours.
+#[test]
+fn never_more_than_the_permits_are_held_by_threads_of_two_processes() {
+    unless_halted(|| {
+        let (server, ours, mut conn) = bench();
+        let theirs = Locks::connect(&server.url()).unwrap();
+        let (inside, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for number in 0..24 {
+                let locks = if number % 2 == 0 { &ours } else { &theirs };
+                let (inside, most) = (&inside, &most);
+                scope.spawn(move || {
+                    for _ in 0..20 {
+                        let lease = locks.semaphore("api", 3).acquire(LONG * 4).unwrap();
+                        let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
+                        most.fetch_max(now, Ordering::SeqCst);
+                        thread::sleep(MS);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        lease.release().unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(most.load(Ordering::SeqCst), 3);
+        let left: Vec<String> = conn.keys("*").unwrap();
+        assert_eq!(left, [""; 0]);
+    });
+}
+
+/// The first to be granted wakes the next, though one message of the server told of both.
+#[test]
+fn two_permits_that_come_free_at_once_wake_two_that_wait() {
+    unless_halted(|| {
+        let (server, locks, mut conn) = bench();
+        let theirs = Locks::connect(&server.url()).unwrap();
+        let held = all(&theirs.semaphore("api", 2), 2);
+        let lock = locks.semaphore("api", 2);
+        thread::scope(|scope| {
+            let waiters: Vec<_> = (0..2)
+                .map(|_| scope.spawn(|| lock.acquire(LONG).unwrap()))
+                .collect();
+            assert!(comes_true(|| waiting(&lock) == 2));
+            // One step for the server, and one message.
+            let () = conn.del(KEY).unwrap();
+            let freed = Instant::now();
+            let leases: Vec<_> = waiters.into_iter().map(|it| it.join().unwrap()).collect();
+            assert!(freed.elapsed() < SLACK, "{:?}", freed.elapsed());
+            assert_eq!(leases.len(), 2);
+        });
+        drop(held);
+    });
+}
+
+/// Nobody tells of an end.
+#[test]
+fn the_permit_of_a_holder_that_died_is_free_when_its_own_lease_has_ended() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = bench();
+        let lock = locks.semaphore("api", 2);
+        let dies = Options::new().renewal(false).lease(600 * MS);
+        let _kept = lock.acquire(LONG).unwrap();
+        let died = lock.clone().with(dies).acquire(LONG).unwrap().detach();
+        let asked = Instant::now();
+        let lease = lock.acquire(LONG).unwrap();
+        assert!(asked.elapsed() < 600 * MS + SLACK, "{:?}", asked.elapsed());
+        drop(died);
+        // The dead one's was removed by the next acquire.
+        assert_eq!(conn.zcard::<_, u64>(KEY).unwrap(), 2);
+        lease.release().unwrap();
+    });
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_the_reason_before_anything_is_sent() {
+    let locks = Locks::connect("redis://127.0.0.1:1/").unwrap();
+    let hands_over = Options::new().hand_over(4, MS);
+    let lock = locks.semaphore("api", 3);
+    let once = lock.run_once(LONG, MS, |_| Ok::<(), Error>(())).map(drop);
+    let refused = [
+        locks.semaphore("api", 0).try_acquire().map(drop),
+        locks.semaphore("api", 10_001).acquire(MS).map(drop),
+        lock.with(hands_over).try_acquire().map(drop),
+        once,
+    ];
+    for (refused, reason) in refused
+        .into_iter()
+        .zip(["10,000", "10,000", "no order", "once"])
+    {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn who_looks_sees_all_holders_and_the_free_permits_and_that_numbers_differ() {
+    unless_halted(|| {
+        let (_server, locks, _conn) = bench();
+        let lock = locks.semaphore("api", 3);
+        assert_eq!(lock.inspect().unwrap().free_permits(), Some(3));
+        let me = Owner::new("the night job, second part").unwrap();
+        let long = Options::new()
+            .owner(me.clone())
+            .lease(30 * Duration::from_secs(1));
+        let first = lock.acquire(LONG).unwrap();
+        let second = locks.semaphore("api", 5).with(long).acquire(LONG).unwrap();
+        let seen = lock.inspect().unwrap();
+        assert_eq!(seen.free_permits(), Some(1));
+        let counted: Vec<_> = seen.holders().iter().map(|it| it.permits()).collect();
+        assert_eq!(counted, [Some(3), Some(5)], "{seen:?}");
+        let last = &seen.holders()[1];
+        assert_eq!(last.owner(), Some(&me));
+        assert!(last.since().is_some() && last.remaining() > Some(LONG));
+        assert!(!seen.is_foreign() && seen.is_held());
+        drop((first, second));
+    });
+}
+
+#[test]
+fn fewer_permits_than_are_held_take_none_away_and_wait_for_enough_of_them() {
+    unless_halted(|| {
+        let (_server, locks, _conn) = bench();
+        let mut held = all(&locks.semaphore("api", 4), 4);
+        let fewer = locks.semaphore("api", 2);
+        for _ in 0..2 {
+            assert!(fewer.try_acquire().unwrap().is_none());
+            held.pop().unwrap().release().unwrap();
+        }
+        assert!(fewer.try_acquire().unwrap().is_none());
+        held.pop().unwrap().release().unwrap();
+        let lease = fewer.try_acquire().unwrap().unwrap();
+        held[0].verify().unwrap();
+        lease.verify().unwrap();
+    });
+}
+
+#[test]
+fn all_permits_that_are_taken_away_are_told_as_lost_and_are_free_at_once() {
+    unless_halted(|| {
+        let (server, locks, mut conn) = bench();
+        let lock = locks.semaphore("api", 2);
+        let held = all(&lock, 2);
+        let theirs = Locks::connect(&server.url()).unwrap().semaphore("api", 2);
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| theirs.acquire(LONG).unwrap());
+            assert!(comes_true(|| waiting(&theirs) == 1));
+            let taken = lock.force_release().unwrap();
+            assert_eq!(taken.holders().len(), 2);
+            for lease in &held {
+                assert!(lease.lost().wait_for(LONG));
+            }
+            waiter.join().unwrap().release().unwrap();
+        });
+        let left: Vec<String> = conn.keys("*").unwrap();
+        assert_eq!(left, [""; 0]);
+    });
+}
+
+/// The book's scores are seconds: all of its permits would seem to have ended.
+#[test]
+fn a_sorted_set_of_the_book_is_refused_and_stays_as_it_is() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = bench();
+        let () = conn.zadd("api", "somebody", 1_764_240_000.25).unwrap();
+        let lock = locks.semaphore("api", 3).with(Options::new().prefix(""));
+        let refused = lock.try_acquire().unwrap_err();
+        assert!(matches!(refused, Error::WrongKind { .. }), "{refused:?}");
+        assert!(lock.inspect().unwrap().is_foreign());
+        assert!(lock.force_release().is_err());
+        assert_eq!(conn.zcard::<_, u64>("api").unwrap(), 1);
+        let free = locks.semaphore("mutex", 2).acquire(LONG).unwrap();
+        let other_kind = locks.lock("mutex").try_acquire().unwrap_err();
+        assert!(
+            other_kind.to_string().contains("a semaphore"),
+            "{other_kind}"
+        );
+        drop(free);
+    });
+}
+
+/// The mutex's fencing token outlives its lock by a day, in the companion of both.
+#[test]
+fn the_fencing_token_of_a_mutex_with_this_name_is_kept() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = bench();
+        let mutex = locks.lock("api");
+        let before = mutex.acquire(LONG).unwrap();
+        let last = before.fencing_token();
+        before.release().unwrap();
+        let held = locks.semaphore("api", 1).acquire(LONG).unwrap();
+        let ends_in: i64 = conn.pttl("{lock:api}:lease").unwrap();
+        assert!(ends_in > 80_000_000, "{ends_in}");
+        held.release().unwrap();
+        let after = mutex.acquire(LONG).unwrap();
+        assert!(after.fencing_token() > last);
+    });
+}

@@ -1,0 +1,138 @@
+//! The semaphore's functions on one connection.
+
+use std::{thread, time::Duration};
+
+use leasehold::{Error, Token, recipes::semaphore};
+use redis::{Commands, Connection};
+
+use crate::common::{LONG, MS, Server, wait::unless_halted};
+
+const KEY: &str = "lock:api";
+const COMPANION: &str = "{lock:api}:lease";
+
+fn take(conn: &mut Connection, permits: u32, lease: Duration) -> Option<Token> {
+    let token = Token::random();
+    let granted = semaphore::try_acquire(conn, "api", permits, &token, lease).unwrap();
+    granted.then_some(token)
+}
+
+fn end(conn: &mut Connection, token: &Token) -> Option<f64> {
+    conn.zscore(KEY, token.to_string()).unwrap()
+}
+
+#[test]
+fn an_acquire_that_is_sent_twice_has_one_permit_and_its_end_only_grows() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let token = take(&mut conn, 2, LONG).unwrap();
+    let first = end(&mut conn, &token);
+    for lease in [MS, 2 * LONG] {
+        assert!(semaphore::try_acquire(&mut conn, "api", 2, &token, lease).unwrap());
+        assert!(end(&mut conn, &token) >= first);
+    }
+    assert!(end(&mut conn, &token) > first);
+    assert_eq!(conn.zcard::<_, u64>(KEY).unwrap(), 1);
+    assert!(take(&mut conn, 2, LONG).is_some());
+    // Recognised, though others have the rest.
+    assert!(semaphore::try_acquire(&mut conn, "api", 2, &token, LONG).unwrap());
+}
+
+#[test]
+fn a_permit_that_is_released_twice_frees_one() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let [one, two] = [2, 2].map(|permits| take(&mut conn, permits, LONG).unwrap());
+    assert!(semaphore::release(&mut conn, "api", &one).unwrap());
+    assert!(!semaphore::release(&mut conn, "api", &one).unwrap());
+    assert!(take(&mut conn, 2, LONG).is_some());
+    assert!(take(&mut conn, 2, LONG).is_none());
+    assert!(semaphore::renew(&mut conn, "api", &two, LONG).unwrap());
+}
+
+#[test]
+fn a_renewal_never_takes_back_a_permit_that_was_lost() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        // Its end keeps the key, so that the ended permit is still in it.
+        let long = take(&mut conn, 2, LONG).unwrap();
+        let lost = take(&mut conn, 2, 20 * MS).unwrap();
+        thread::sleep(40 * MS);
+        assert!(end(&mut conn, &lost).is_some());
+        assert!(!semaphore::renew(&mut conn, "api", &lost, LONG).unwrap());
+        assert!(!semaphore::release(&mut conn, "api", &lost).unwrap());
+        let next = take(&mut conn, 2, LONG).unwrap();
+        assert!(!semaphore::renew(&mut conn, "api", &lost, LONG).unwrap());
+        let holders = semaphore::holders(&mut conn, "api").unwrap();
+        let tokens: Vec<_> = holders.iter().map(|it| it.token().cloned()).collect();
+        assert_eq!(tokens, [Some(long), Some(next)]);
+    });
+}
+
+#[test]
+fn both_keys_end_with_the_last_permit_and_are_never_shortened() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let long = take(&mut conn, 3, 4 * LONG).unwrap();
+    let short = take(&mut conn, 3, LONG).unwrap();
+    assert!(semaphore::renew(&mut conn, "api", &short, LONG).unwrap());
+    for key in [KEY, COMPANION] {
+        let left: i64 = conn.pttl(key).unwrap();
+        assert!(
+            Duration::from_millis(left.try_into().unwrap()) > 3 * LONG,
+            "{key} {left}"
+        );
+    }
+    assert!(semaphore::release(&mut conn, "api", &long).unwrap());
+    assert!(semaphore::release(&mut conn, "api", &short).unwrap());
+    assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_refused_caller_writes_nothing() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    take(&mut conn, 1, LONG).unwrap();
+    let before: (Vec<u8>, Vec<u8>) = (dump(&mut conn, KEY), dump(&mut conn, COMPANION));
+    let token = Token::random();
+    assert!(!semaphore::acquire(&mut conn, "api", 1, &token, 20 * MS, LONG).unwrap());
+    assert_eq!((dump(&mut conn, KEY), dump(&mut conn, COMPANION)), before);
+}
+
+fn dump(conn: &mut Connection, key: &str) -> Vec<u8> {
+    redis::cmd("DUMP").arg(key).query(conn).unwrap()
+}
+
+#[test]
+fn keys_of_other_types_are_refused_and_stay_as_they_are() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let token = Token::random();
+    let writers: [(&str, &[&str]); 5] = [
+        (KEY, &["SET", KEY, "x"]),
+        (KEY, &["HSET", KEY, "x", "1"]),
+        (KEY, &["ZADD", KEY, "1764240000.5", "x"]),
+        (KEY, &["ZADD", KEY, "1764240000000", "x", "inf", "y"]),
+        (COMPANION, &["SET", COMPANION, "x"]),
+    ];
+    for (key, write) in writers {
+        redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
+        redis::cmd(write[0])
+            .arg(&write[1..])
+            .exec(&mut conn)
+            .unwrap();
+        let before = dump(&mut conn, key);
+        let refused = semaphore::try_acquire(&mut conn, "api", 3, &token, LONG);
+        assert!(
+            matches!(refused, Err(Error::WrongKind { .. })),
+            "{write:?} {refused:?}"
+        );
+        assert_eq!(dump(&mut conn, key), before);
+        assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [key]);
+        if key == KEY {
+            assert!(semaphore::renew(&mut conn, "api", &token, LONG).is_err());
+            assert!(semaphore::release(&mut conn, "api", &token).is_err());
+            assert!(semaphore::holders(&mut conn, "api").is_err());
+        }
+    }
+}
