@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use redis::{RedisResult, Value};
 
 pub(super) use commits::Commits;
-use semaphores::{Permit, Permits};
 
 /// Nanoseconds since 1970. A lock expires to the nanosecond, not to the millisecond as on a server,
 /// so that it is free as soon as a test has moved the clock by its lease.
@@ -60,6 +59,16 @@ enum LockValue {
     /// The ends by field: readers `r:`, writers `w:` and intents `i:`.
     ReadWrite(BTreeMap<String, Nanos>),
     Semaphore(Permits),
+}
+
+/// The permits of a semaphore by the tokens of their holders.
+type Permits = BTreeMap<String, Permit>;
+
+#[derive(Clone, PartialEq)]
+struct Permit {
+    end: Nanos,
+    /// Since when it is held, the number of permits that its holder counts, and the owner.
+    described: String,
 }
 
 /// The holder of a reentrant lock.

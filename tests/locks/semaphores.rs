@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lease, Lock, Locks, Options, Owner};
+use leasehold::{Error, Holder, Lease, Lock, Locks, Options, Owner};
 use redis::Commands;
 
 use crate::{
@@ -110,11 +110,11 @@ fn the_permit_of_a_holder_that_died_is_free_when_its_own_lease_has_ended() {
         let lock = locks.semaphore("api", 2);
         let dies = Options::new().renewal(false).lease(600 * MS);
         let _kept = lock.acquire(LONG).unwrap();
-        let died = lock.clone().with(dies).acquire(LONG).unwrap().detach();
+        let left_behind = lock.clone().with(dies).acquire(LONG).unwrap().detach();
         let asked = Instant::now();
         let lease = lock.acquire(LONG).unwrap();
         assert!(asked.elapsed() < 600 * MS + SLACK, "{:?}", asked.elapsed());
-        drop(died);
+        drop(left_behind);
         // The dead one's was removed by the next acquire.
         assert_eq!(conn.zcard::<_, u64>(KEY).unwrap(), 2);
         lease.release().unwrap();
@@ -157,7 +157,7 @@ fn who_looks_sees_all_holders_and_the_free_permits_and_that_numbers_differ() {
         let second = locks.semaphore("api", 5).with(long).acquire(LONG).unwrap();
         let seen = lock.inspect().unwrap();
         assert_eq!(seen.free_permits(), Some(1));
-        let counted: Vec<_> = seen.holders().iter().map(|it| it.permits()).collect();
+        let counted: Vec<_> = seen.holders().iter().map(Holder::permits).collect();
         assert_eq!(counted, [Some(3), Some(5)], "{seen:?}");
         let last = &seen.holders()[1];
         assert_eq!(last.owner(), Some(&me));

@@ -33,8 +33,7 @@
 //!
 //! # Source
 //!
-//! *Redis in Action*, section 6.3, whose own functions on its own keys are
-//! [`acquire_semaphore`](crate::acquire_semaphore) and those beside it.
+//! *Redis in Action*, section 6.3.
 //!
 //! # Differences from the book
 //!

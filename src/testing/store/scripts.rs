@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use redis::{RedisError, RedisResult, Value};
 
-use super::{
-    Companion, Entered, Entry, LockValue, MILLI, Nanos, Now, RunMark, Stored, semaphores::told,
-};
+use super::{Companion, Entered, Entry, LockValue, MILLI, Nanos, Now, Permit, RunMark, Stored};
 use crate::error::makes_no_sense;
 
 impl Entry {
@@ -57,10 +55,7 @@ impl Entry {
                 let kind = pair("kind", "rw".to_owned());
                 ("hash", [kind].into_iter().chain(fields).flatten().collect())
             }
-            Some(LockValue::Semaphore(permits)) => {
-                let millis = |end: Nanos| (end / MILLI).to_string();
-                ("zset", told(permits, millis))
-            }
+            Some(LockValue::Semaphore(permits)) => ("zset", Permit::told(permits)),
         };
         let left = (self.lock.as_ref()).map_or(-2, |lock| millis_until(lock.end, now));
         let Companion { token, owner, .. } = &self.companion;
@@ -170,14 +165,13 @@ impl Entry {
     fn reentrant(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
         match self.value() {
             None | Some(LockValue::Reentrant(_)) => {}
-            Some(LockValue::Mutex(_)) => return Err(wrong_type()),
+            Some(LockValue::Mutex(_) | LockValue::Semaphore(_)) => return Err(wrong_type()),
             Some(LockValue::ReadWrite(_)) => {
                 return Err(refused(
                     "WRONGKIND",
                     "a hash that is not one owner and a count",
                 ));
             }
-            Some(LockValue::Semaphore(_)) => return Err(wrong_type()),
         }
         match (script, words) {
             ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, tell]) => {

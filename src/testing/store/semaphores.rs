@@ -1,24 +1,12 @@
 //! The scripts of a semaphore in Rust.
 
-use std::collections::BTreeMap;
-
 use redis::{RedisResult, Value};
 
 use super::{
-    Entry, LockValue, Nanos, Now, Stored,
+    Entry, LockValue, MILLI, Nanos, Now, Permit, Permits, Stored,
     scripts::{int, number, refusal, refused, text, yes},
 };
 use crate::error::makes_no_sense;
-
-/// The permits by the tokens of their holders.
-pub(super) type Permits = BTreeMap<String, Permit>;
-
-#[derive(Clone, PartialEq)]
-pub(super) struct Permit {
-    pub(super) end: Nanos,
-    /// Since when it is held, the number of permits that its holder counts, and the owner.
-    pub(super) described: String,
-}
 
 impl Entry {
     pub(super) fn semaphore(
@@ -93,13 +81,15 @@ impl Entry {
     }
 }
 
-/// The token, the end and the description of each permit, the first end first.
-pub(super) fn told(permits: &Permits, millis: impl Fn(Nanos) -> String) -> Vec<Value> {
-    let mut permits: Vec<_> = permits.iter().collect();
-    permits.sort_by_key(|(_, permit)| permit.end);
-    let told = permits.into_iter().flat_map(|(token, permit)| {
-        let Permit { end, described } = permit;
-        [text(token), text(&millis(*end)), text(described)]
-    });
-    told.collect()
+impl Permit {
+    /// The token, the end and the description of each permit, the first end first.
+    pub(super) fn told(permits: &Permits) -> Vec<Value> {
+        let mut permits: Vec<_> = permits.iter().collect();
+        permits.sort_by_key(|(_, permit)| permit.end);
+        let told = permits.into_iter().flat_map(|(token, permit)| {
+            let end = (permit.end / MILLI).to_string();
+            [text(token), text(&end), text(&permit.described)]
+        });
+        told.collect()
+    }
 }
