@@ -1,16 +1,19 @@
-//! Tasks that are due later, and a lock for each while it is moved into the queue: section 6.4.2 of the book.
+//! Tasks that are due later, and a lock for each while it is moved into the queue: section 6.4.2 of
+//! the book.
 //!
 //! `cargo run --example delayed_tasks [redis://127.0.0.1/]`
 //!
-//! A sorted set holds the tasks by the time at which they are due. Several workers look at it; whoever finds a task that is
-//! due locks it, moves it into the queue, and releases it.
+//! A sorted set holds the tasks by the time at which they are due. Several workers look at it;
+//! whoever finds a task that is due locks it, moves it into the queue, and releases it.
 //!
-//! **The book's bug.** Its `poll_queue` takes the lock by `acquire_lock`, which has no end. A worker that dies between the
-//! lock and the move keeps the task for ever; and since each worker looks at the first task only, none of the later ones is
-//! moved either. Here the lock ends by itself, and a worker passes over a task that another one has locked.
+//! **The book's bug.** Its `poll_queue` takes the lock by `acquire_lock`, which has no end. A
+//! worker that dies between the lock and the move keeps the task for ever; and since each worker
+//! looks at the first task only, none of the later ones is moved either. Here the lock ends by
+//! itself, and a worker passes over a task that another one has locked.
 //!
-//! **Another one.** It removes the task from the set and then adds it to the queue: a worker that dies in between loses it.
-//! Here both are one transaction, which is executed only while the lock is still held.
+//! **Another one.** It removes the task from the set and then adds it to the queue: a worker that
+//! dies in between loses it. Here both are one transaction, which is executed only while the lock
+//! is still held.
 #![allow(clippy::print_stdout, reason = "a program that talks")]
 
 use std::{
@@ -79,7 +82,8 @@ fn main() -> anyhow::Result<()> {
     each_ran_once(&worked?)
 }
 
-/// What a worker does that dies between the lock of a task and the move: its lock is released by nobody.
+/// What a worker does that dies between the lock of a task and the move: its lock is released by
+/// nobody.
 fn die_with_a_task(run: &Run, conn: &mut Connection) -> anyhow::Result<()> {
     let task = due_tasks(run, conn)?.into_iter().next();
     let task = task.context("the first task is due at once")?;
@@ -135,7 +139,8 @@ fn move_due_task(run: &Run, conn: &mut Connection) -> anyhow::Result<()> {
                 pipe.rpush(&run.queue, &task).ignore();
             });
             match moved {
-                // The lock has ended before the move: nothing was written, and whoever has it now moves the task.
+                // The lock has ended before the move: nothing was written, and whoever has it now
+                // moves the task.
                 Err(Error::Lost { .. }) => return Ok(()),
                 moved => moved?,
             }

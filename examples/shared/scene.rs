@@ -115,6 +115,30 @@ impl Scene {
         self.answered(actor, command, call.query(conn))
     }
 
+    /// An actor sends commands as one transaction; they and the answer of `EXEC` are printed.
+    pub(crate) fn transaction(
+        &mut self,
+        actor: &str,
+        conn: &mut Connection,
+        commands: &[String],
+    ) -> anyhow::Result<Vec<Reply>> {
+        let mut all = redis::pipe();
+        all.atomic();
+        for command in commands {
+            let mut words = command.split(' ');
+            all.cmd(words.next().unwrap_or_default());
+            all.arg(words.collect::<Vec<_>>());
+        }
+        let answers: Vec<Value> = all.query(conn)?;
+        let lines = as_redis_cli(&Value::Array(answers.clone()));
+        let (commands, lines) = (commands.join("\n"), lines.join("\n"));
+        self.tell(actor, &format!("MULTI\n{commands}\nEXEC\n{lines}"))?;
+        Ok(answers
+            .into_iter()
+            .map(|answer| Reply(Some(answer)))
+            .collect())
+    }
+
     /// An actor runs a script; it is printed as `redis-cli --eval` takes it.
     pub(crate) fn eval(
         &mut self,

@@ -9,7 +9,11 @@ pub(crate) use leasehold::{
 };
 
 pub(crate) use crate::{
-    shared::{Redis, history::Happened, scene::Scene},
+    shared::{
+        Redis,
+        history::Happened,
+        scene::{Reply, Scene},
+    },
     trap::Trap,
 };
 

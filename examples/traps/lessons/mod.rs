@@ -1,16 +1,20 @@
 //! The lessons, by chapter.
 
 mod bazaar;
+mod book_semaphore;
 mod callers_clock;
 mod client_under_watch;
 mod counted_twice;
 mod expire_0;
 mod expire_half;
 mod flushall;
+mod ghost;
 mod hung_holder;
 mod keepttl;
+mod keys_for_ever;
 mod late_expire;
 mod late_waiter;
+mod lock_inside;
 mod mixed_ways;
 mod nil_is_zero;
 mod no_end;
@@ -19,6 +23,7 @@ mod no_nx;
 mod no_rollback;
 mod no_try;
 mod not_ttl;
+mod over_limit;
 mod overdraft;
 mod overrun;
 mod polling;
@@ -26,9 +31,11 @@ mod prices_in_doubles;
 mod pxat_past;
 mod reader_shortens;
 mod reentry_shortens;
+mod refresh_revives;
 mod same_millisecond;
 mod second_reader;
 pub(crate) mod sigstop;
+mod slow_clock;
 mod stale_answer;
 mod starving_writer;
 mod two_kinds;
@@ -77,6 +84,17 @@ pub(crate) const CHAPTERS: &[(&str, &[Trap])] = &[
             same_millisecond::TRAP,
             callers_clock::TRAP,
             starving_writer::TRAP,
+        ],
+    ),
+    (
+        "The semaphore",
+        &[
+            over_limit::TRAP,
+            ghost::TRAP,
+            slow_clock::TRAP,
+            keys_for_ever::TRAP,
+            lock_inside::TRAP,
+            refresh_revives::TRAP,
         ],
     ),
     (

@@ -1,0 +1,75 @@
+//! The refresh of a permit that was lost says that it is still there.
+//!
+//! `ZADD` answers 1 if it has added the member, and the book takes that for the loss. But the
+//! member is there by then. If the answer does not arrive and the program asks again, it is
+//! answered 0: the permit is still there. So is every refresh after it.
+
+use std::thread::sleep;
+
+use leasehold::{acquire_fair_semaphore, refresh_fair_semaphore};
+
+use super::book_semaphore::{Caller, KEYS};
+use crate::prelude::*;
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "refresh-revives",
+    title: "a refresh that is sent twice brings a lost permit back",
+    source: "the book, 6.3.3: ZADD first, the loss from its answer",
+    actors: &["A", "B"],
+    keys: KEYS,
+    classic,
+    ours,
+};
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (Caller::new(redis, "A")?, Caller::new(redis, "B")?);
+    a.acquire_fair(scene, 1_000, 10)?;
+    let second = b.acquire_fair(scene, 1_010, 10)?;
+    refresh_unanswered(redis)?;
+    scene.tell("A", "ZADD api 1011 A\n(the connection breaks)")?;
+    let again = a.refresh(scene, 1_012)?;
+    scene.goes_wrong(
+        second && again.is_int(0),
+        "0 is the answer for a permit that is still there: A works on, beside B.",
+    )
+}
+
+/// A sends its first refresh, and its connection breaks before the answer is there.
+fn refresh_unanswered(redis: &Redis) -> Result<()> {
+    let (mut broken, mut looks) = (redis.client()?, redis.client()?);
+    let mut refresh = redis::cmd("ZADD");
+    refresh.arg("api").arg(1_011).arg("A");
+    broken.send_packed_command(&refresh.get_packed_command())?;
+    drop(broken);
+    let mut score = redis::cmd("ZSCORE");
+    score.arg("api").arg("A");
+    while score.query::<Option<f64>>(&mut looks)?.is_none() {
+        sleep(millis(1));
+    }
+    Ok(())
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let mut conn = redis.client()?;
+    let first = acquire_fair_semaphore(&mut conn, "api", 1, millis(100))?;
+    let first = first.context("the permit is free")?;
+    scene.knows(&first, "A");
+    scene.tell("A", "acquire_fair_semaphore, 100 ms\ngranted")?;
+    scene.wait_until(250);
+    let second = acquire_fair_semaphore(&mut conn, "api", 1, millis(100))?;
+    scene.knows(&second.context("A's permit has ended")?, "B");
+    scene.tell("B", "acquire_fair_semaphore, 100 ms\ngranted")?;
+    let mut answers = Vec::new();
+    for attempt in ["the answer is lost", "sent again"] {
+        let refreshed = refresh_fair_semaphore(&mut conn, "api", &first)?;
+        scene.tell(
+            "A",
+            &format!("refresh_fair_semaphore\n({attempt})\n{refreshed}"),
+        )?;
+        answers.push(refreshed);
+    }
+    scene.goes_right(
+        answers == [false, false],
+        "A refresh changes what is there and adds nothing: what was lost stays lost.",
+    )
+}

@@ -1,0 +1,47 @@
+//! Whose clock is behind comes first.
+//!
+//! The basic semaphore sorts its holders by the time at which they came, each by its own clock. Who
+//! comes later with a clock that is a second behind is sorted before the holder.
+
+use leasehold::acquire_semaphore;
+
+use super::book_semaphore::Caller;
+use crate::prelude::*;
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "slow-clock",
+    title: "whose clock is behind gets a permit that is taken",
+    source: "the book, 6.3.1: the rank by the callers' clocks",
+    actors: &["A", "B, a second behind"],
+    keys: &["api"],
+    classic,
+    ours,
+};
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let mut a = Caller::new(redis, "A")?;
+    let first = a.acquire(scene, 1_000, 10)?;
+    let mut b = Caller::new(redis, "B, a second behind")?;
+    let second = b.acquire(scene, 999, 10)?;
+    scene.goes_wrong(
+        first && second,
+        "Both were told that they have rank 0; A has rank 1 now, and nobody tells it.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let mut conn = redis.client()?;
+    let first = acquire_semaphore(&mut conn, "api", 1, secs(10))?;
+    let first = first.context("the permit is free")?;
+    scene.knows(&first, "A");
+    scene.tell("A", "acquire_semaphore\ngranted")?;
+    let second = acquire_semaphore(&mut conn, "api", 1, secs(10))?;
+    scene.tell(
+        "B, a second behind",
+        &format!("acquire_semaphore\n{}", granted(second.as_ref())),
+    )?;
+    scene.goes_right(
+        second.is_none(),
+        "There is no time among the arguments: the server's clock sorts them.",
+    )
+}
