@@ -21,16 +21,15 @@
 //! the fair functions.
 //!
 //! On a Redis Cluster the fair functions need a name with a `{tag}`, so that all keys are in one
-//! slot. The server refuses others, which is [`Error::Invalid`], with
-//! nothing written. `Nodes::run` finds the node by the name of a lock: with it the basic functions
-//! need a `{tag}` too.
+//! slot. The server refuses others, which is [`Error::Invalid`], with nothing written. `Nodes::run`
+//! finds the node by the name of a lock: with it the basic functions need a `{tag}` too.
 //!
 //! # Guarantees
 //!
 //! On one server that loses no data:
 //!
-//! - Among programs that use these functions, at most `limit` permits have been acquired, refreshed
-//!   or released within `timeout`. Only the server's clock counts.
+//! - Among programs that use these functions, at most `limit` permits at a time are younger than
+//!   `timeout`. Only the server's clock counts.
 //! - A permit that comes free is free at once, and one whose holder has died is free `timeout`
 //!   after its acquire or last refresh.
 //! - A refused attempt leaves nothing behind, and a lost permit never comes back.
@@ -43,8 +42,9 @@
 //!
 //! - That a holder notices the end of its permit: the timeout of *whoever asks next* ends it, and
 //!   only [`refresh_fair_semaphore`] tells.
-//! - Among several programs on the book's functions: what the book's own steps do wrong. Into a
-//!   basic semaphore, one with a slow clock, or a slow request, comes beside permits of any program.
+//! - Among several programs on the book's functions: what the book's own steps do wrong. One that
+//!   has been refused keeps a permit from others until its last step. Into a basic semaphore, one
+//!   with a slow clock, or a slow request, comes beside permits of any program.
 //! - An order: nobody waits in turn. "Fair" means that no client's clock has an advantage.
 //! - A semaphore that a program of the book keeps in use, without a pause and with no call of these
 //!   functions, for a day after the last one: its ZSETs end once, and the permits with them.
@@ -66,8 +66,8 @@
 //!   A lock that stays busy is [`Error::Contended`], not "no permit".
 //! - [`refresh_fair_semaphore`] writes nothing if the permit is lost.
 //! - Scores that are no times in seconds, as those in milliseconds of the book's Java port, and
-//!   keys of another type are [`Error::WrongKind`]: the book's sweep
-//!   empties any ZSET whose scores are smaller than the time.
+//!   keys of another type are [`Error::WrongKind`]: the book's sweep empties any ZSET whose scores
+//!   are smaller than the time.
 //! - A limit of 0, and a timeout of 0, are [`Error::Invalid`].
 
 mod basic;

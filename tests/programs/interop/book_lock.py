@@ -121,4 +121,5 @@ def main():
         print(answer, flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,7 @@
 //! A program on the book's functions, in its Python or its Java edition, and one on ours, on the same locks.
 
+mod semaphores;
+
 use std::{
     sync::mpsc,
     thread,
