@@ -6,19 +6,23 @@ use std::{thread, time::Duration};
 
 use crate::common::{Server, access_list::rules};
 use leasehold::{
-    Owner, Pool, Result, Token, Watchdog,
+    Owner, Pool, Result, Token, Watchdog, acquire_fair_semaphore, acquire_semaphore,
+    acquire_semaphore_with_lock,
     recipes::{
         Hold,
         mutex::{self, End},
         read_write::{self, one_hash, two_key},
         reentrant::{self, Release},
     },
+    refresh_fair_semaphore, release_fair_semaphore, release_semaphore,
 };
 use redis::Connection;
 
 const NAME: &str = "app:a";
 const LEASE: Duration = Duration::from_secs(10);
 const LONGER: Duration = Duration::from_secs(20);
+
+type AcquireSemaphore = fn(&mut Connection, &str, u32, Duration) -> Result<Option<Token>>;
 
 struct Bench {
     server: Server,
@@ -228,6 +232,43 @@ fn what_the_table_names_for_the_editions() {
         )
     };
     bench.assert_exact(&rules("`one_hash`"), &[(&nothing, &both)]);
+}
+
+#[test]
+fn what_the_table_names_for_the_books_semaphores() {
+    let mut bench = Bench::start();
+    let token: Token = "a".parse().unwrap();
+    let asks = |acquire: AcquireSemaphore| {
+        move |conn: &mut Connection| {
+            let first = acquire(conn, NAME, 1, LEASE)?;
+            let second = acquire(conn, NAME, 1, LEASE)?;
+            Ok(first.is_some() && second.is_none())
+        }
+    };
+    for (name, acquire) in [
+        ("`acquire_semaphore`", acquire_semaphore as AcquireSemaphore),
+        ("`acquire_fair_semaphore`", acquire_fair_semaphore),
+        ("`acquire_semaphore_with_lock`", acquire_semaphore_with_lock),
+    ] {
+        let row = rules(name);
+        bench.assert_exact(&row, &[(&nothing, &asks(acquire))]);
+    }
+
+    let held = |conn: &mut Connection| {
+        let time: (String, String) = redis::cmd("TIME").query(conn).unwrap();
+        let mut add = redis::pipe();
+        add.zadd(NAME, "a", time.0);
+        add.zadd("app:a:owner", "a", 0).exec(conn).unwrap();
+    };
+    let release = |conn: &mut Connection| release_semaphore(conn, NAME, &token);
+    let row = rules("`release_semaphore`");
+    bench.assert_exact(&row, &[(&held, &release)]);
+    let refresh = |conn: &mut Connection| refresh_fair_semaphore(conn, NAME, &token);
+    let row = rules("`refresh_fair_semaphore`");
+    bench.assert_exact(&row, &[(&held, &refresh)]);
+    let release = |conn: &mut Connection| release_fair_semaphore(conn, NAME, &token);
+    let row = rules("`release_fair_semaphore`");
+    bench.assert_exact(&row, &[(&held, &release)]);
 }
 
 /// It sends what the recipe's own renew sends, and nothing else.

@@ -3,7 +3,7 @@
 use redis::Commands;
 
 use super::{ALL, ONE, TIMEOUT, acquire, age, is_in, release, size};
-use crate::common::{Proxy, Server, book_semaphore::Way, clock, monitor::Monitor, start};
+use crate::common::{Proxy, Server, book_semaphore::Way, clock, monitor::Monitor, start, wait};
 use leasehold::{Token, refresh_fair_semaphore};
 
 #[test]
@@ -76,6 +76,20 @@ fn the_keys_and_their_values_are_the_books() {
         assert_eq!(conn.exists(format!("{name}:counter")), Ok(false));
         assert_eq!(conn.exists(format!("lock:{name}")), Ok(false));
     }
+}
+
+/// The server says its time in two numbers, of which the second may begin with zeros.
+#[test]
+fn the_time_is_right_at_the_beginning_of_a_second_as_well() {
+    let (_server, mut conn) = start();
+    assert!(wait::comes_true(|| clock::millis(&mut conn) % 1000 < 20));
+    let before = clock::millis(&mut conn);
+    let token = acquire(&mut conn, Way::Basic, &ONE).unwrap().unwrap();
+    let latest = format!("{}.099", before / 1000);
+    let in_time = conn.zcount("a", before / 1000, latest);
+    let is_slow = clock::millis(&mut conn) % 1000 >= 99;
+    assert!(in_time == Ok(1) || is_slow);
+    assert!(release(&mut conn, Way::Basic, "a", &token).unwrap());
 }
 
 #[test]
