@@ -60,7 +60,7 @@
 //!
 //! To read:
 //!
-//! - Why locks are hard, in ten lessons: `docs/course.md`.
+//! - Why locks are hard, in eleven lessons: `docs/course.md`.
 //! - How a lock works on the server: [`recipes`], `docs/recipes.md`, the scripts in `src/recipes/`.
 //! - The terms: `docs/glossary.md`.
 //!

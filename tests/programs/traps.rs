@@ -10,7 +10,7 @@ use std::{
 use crate::common::{Server, example, examples::printed, wait::unless_halted};
 
 /// As many as the pages say.
-const COUNT: usize = 42;
+const COUNT: usize = 44;
 /// Many at once, since most of a trap is waiting.
 const AT_ONCE: usize = 8;
 
@@ -77,7 +77,7 @@ fn on_a_server_of_somebody_else_nothing_is_touched_or_left() {
     let keys = |conn: &mut redis::Connection| -> Vec<String> {
         redis::cmd("KEYS").arg("*").query(conn).unwrap()
     };
-    for name in ["flushall", "second-reader", "watch-left", "ghost"] {
+    for name in ["flushall", "second-reader", "watch-left", "short-sweep"] {
         text(&traps(&[name, "--url", &server.url()]));
         assert_eq!(keys(&mut conn), [""; 0], "{name}");
     }

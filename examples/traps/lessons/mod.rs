@@ -34,6 +34,8 @@ mod reentry_shortens;
 mod refresh_revives;
 mod same_millisecond;
 mod second_reader;
+mod seconds_and_millis;
+mod short_sweep;
 pub(crate) mod sigstop;
 mod slow_clock;
 mod stale_answer;
@@ -91,7 +93,9 @@ pub(crate) const CHAPTERS: &[(&str, &[Trap])] = &[
         &[
             over_limit::TRAP,
             ghost::TRAP,
+            short_sweep::TRAP,
             slow_clock::TRAP,
+            seconds_and_millis::TRAP,
             keys_for_ever::TRAP,
             lock_inside::TRAP,
             refresh_revives::TRAP,

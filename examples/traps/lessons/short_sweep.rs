@@ -1,0 +1,80 @@
+//! The timeout of who asks ends the permits of others.
+//!
+//! The book stores when a holder came, and not when its permit ends. So who asks sweeps by a
+//! timeout of its own, and a holder that asked for longer is swept with the rest. That is the
+//! format of the keys: the crate's functions on these keys do so too.
+
+use leasehold::{Locks, Options, acquire_semaphore, release_semaphore};
+
+use super::book_semaphore::Caller;
+use crate::prelude::*;
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "short-sweep",
+    title: "the timeout of who asks ends the permits of others",
+    source: "the book, 6.3.1: the time of coming, and no end of each permit",
+    actors: &["A", "B"],
+    keys: &["api", "lock:api"],
+    classic,
+    ours,
+};
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (Caller::new(redis, "A")?, Caller::new(redis, "B")?);
+    let first = a.acquire(scene, 1_000, 10)?;
+    let second = b.acquire(scene, 1_002, 1)?;
+    scene.goes_wrong(
+        first && second,
+        "A asked for 10 s, and after 2 s B's timeout of 1 s has ended its permit.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let format_is_the_books = by_the_books_keys(redis, scene)?;
+    let locks = Locks::new(&redis.pool)?;
+    let lock = locks.semaphore("api", 1);
+    let [long, short] =
+        [secs(10), millis(100)].map(|lease| lock.clone().with(Options::new().lease(lease)));
+    let first = long.acquire(NO_WAIT)?;
+    scene.knows(first.token(), "A");
+    scene.tell("A", "Locks::semaphore, 10 s\nLock::acquire\ngranted")?;
+    scene.wait_until(400);
+    let second = short.try_acquire()?;
+    scene.tell(
+        "B",
+        &format!(
+            "Locks::semaphore, 100 ms\nLock::try_acquire\n{}",
+            granted(second.as_ref())
+        ),
+    )?;
+    let stands = second.is_none() && first.check().is_ok();
+    first.release()?;
+    scene.goes_right(
+        format_is_the_books && stands,
+        "The book's keys have no end of each permit; that of Locks::semaphore has.",
+    )
+}
+
+/// True if it goes wrong with these functions as well.
+fn by_the_books_keys(redis: &Redis, scene: &mut Scene) -> Result<bool> {
+    let mut conn = redis.client()?;
+    let first = acquire_semaphore(&mut conn, "api", 1, secs(10))?;
+    let first = first.context("the permit is free")?;
+    scene.knows(&first, "A");
+    scene.tell("A", "acquire_semaphore, 10 s\ngranted")?;
+    scene.wait_until(200);
+    let second = acquire_semaphore(&mut conn, "api", 1, millis(100))?;
+    if let Some(second) = &second {
+        scene.knows(second, "B");
+    }
+    scene.tell(
+        "B",
+        &format!(
+            "acquire_semaphore, 100 ms\n{}: the format has no ends",
+            granted(second.as_ref())
+        ),
+    )?;
+    let was_ours = release_semaphore(&mut conn, "api", &first)?;
+    scene.tell("A", &format!("release_semaphore\n{was_ours}: too late"))?;
+    Ok(second.is_some() && !was_ours)
+}
