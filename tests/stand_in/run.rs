@@ -147,6 +147,7 @@ impl Run<'_> {
         let found = lock.inspect().unwrap();
         let kind = match found.holders().first() {
             Some(holder) if holder.count().is_some() => Kind::Reentrant,
+            Some(holder) if holder.permits().is_some() => Kind::Semaphore,
             Some(holder) if holder.is_reader() => Kind::Write,
             Some(_) if lock.try_acquire().is_err() => Kind::Write,
             _ => Kind::Mutex,

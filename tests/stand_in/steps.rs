@@ -17,6 +17,7 @@ pub(crate) enum Kind {
     Reentrant,
     Read,
     Write,
+    Semaphore,
 }
 
 /// How a lock is held.
@@ -87,6 +88,7 @@ impl Which {
             Kind::Reentrant => locks.reentrant(self.name),
             Kind::Read => locks.read(self.name),
             Kind::Write => locks.write(self.name),
+            Kind::Semaphore => locks.semaphore(self.name, 2),
         }
     }
 }
@@ -97,7 +99,8 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
         Just(Kind::Mutex),
         Just(Kind::Reentrant),
         Just(Kind::Read),
-        Just(Kind::Write)
+        Just(Kind::Write),
+        Just(Kind::Semaphore)
     ];
     let how = prop_oneof![
         3 => Just(How::Usual),

@@ -9,12 +9,12 @@ use crate::common::{Server, hold::comes_true, start, wait::at_once};
 use leasehold::{
     Error, LostReason, Owner, Pool, Renewal, RenewalState, Token, Watchdog,
     acquire_lock_with_timeout,
-    recipes::{Hold, mutex, read_write, reentrant},
+    recipes::{Hold, mutex, read_write, reentrant, semaphore},
 };
 use redis::{Commands, Connection};
 
 const LEASE: Duration = Duration::from_millis(1_800);
-const NAMES: [&str; 5] = ["simple", "mutex", "reentrant", "read", "write"];
+const NAMES: [&str; 6] = ["simple", "mutex", "reentrant", "read", "write", "semaphore"];
 
 /// Each waits for most of its time: all at the same time.
 #[test]
@@ -42,6 +42,7 @@ fn every_kind_is_kept_and_its_loss_told() {
         ),
         watchdog.keep(&Hold::read("read", &token).unwrap(), LEASE),
         watchdog.keep(&Hold::write("write", &token).unwrap(), LEASE),
+        watchdog.keep(&Hold::semaphore("semaphore", &token).unwrap(), LEASE),
     ]
     .map(Result::unwrap);
 
@@ -77,6 +78,7 @@ fn take_all(conn: &mut Connection, token: &Token, owner: &Owner) -> Token {
             .is_some()
     );
     assert!(read_write::try_acquire_read(conn, "read", token, LEASE).unwrap());
+    assert!(semaphore::try_acquire(conn, "semaphore", 2, token, LEASE).unwrap());
     assert!(
         read_write::try_acquire_write(conn, "write", token, LEASE)
             .unwrap()

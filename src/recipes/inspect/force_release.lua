@@ -20,9 +20,8 @@ local function is_lock()
 end
 
 local released = is_lock() and redis.call('DEL', KEYS[1]) or 0
-if released == 1 and kind == 'zset' then
-  for i = 1, #value, 3 do
-    redis.pcall('HDEL', KEYS[2], 'p:' .. value[i])
-  end
+-- The companion of a semaphore that has no fencing token of another lock is gone with it.
+if released == 1 and kind == 'zset' and companion[1] == '0' then
+  redis.call('DEL', KEYS[2])
 end
 return { released, found }

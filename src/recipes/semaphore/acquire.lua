@@ -28,12 +28,15 @@ end
 
 -- This read stops the script if the companion has another type. `PEXPIRE` comes before the first
 -- write that could stay: a user without the right to it is refused here. The permit comes last.
-local is_described = redis.call('HEXISTS', KEYS[2], 'p:' .. ARGV[1]) == 1
+local stored = redis.call('HMGET', KEYS[2], 'fence', 'p:' .. ARGV[1])
 local ends = math.max(ours or 0, now + tonumber(ARGV[2]))
 local left = until_after(math.max(latest or 0, ends))
 redis.call('PEXPIRE', KEYS[1], left)
 sweep()
-if not (ours and is_described) then
+if not stored[1] then
+  redis.call('HSET', KEYS[2], 'fence', 0)
+end
+if not (ours and stored[2]) then
   redis.call('HSET', KEYS[2], 'p:' .. ARGV[1], from_now .. ' ' .. ARGV[3] .. ' ' .. ARGV[4])
 end
 companion_stays(left)

@@ -3,12 +3,14 @@
 -- KEYS[1]  the semaphore: a ZSET of the holders' tokens; the score is the permit's end in
 --          milliseconds since 1970 by the server's clock
 -- KEYS[2]  the companion: a HASH with a field p:<token> for each permit, for people to read: since
---          when it is held, the number of permits that its holder counts, and the owner
+--          when it is held, the number of permits that its holder counts, and the owner; and the
+--          fencing token of locks of other kinds, 0 if there was none
 -- ARGV[1]  our token
 --
 -- A permit whose end has passed counts as absent, and the next acquire or release that writes
 -- removes it. Both keys end with the last permit, unless the companion has the fencing token of a
--- lock that had this name before. Everything is checked before the first write.
+-- lock of another kind that had this name before. The 0 keeps such a lock from taking the companion
+-- for a foreign hash. Everything is checked before the first write.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -37,13 +39,12 @@ local function our_end()
   return ends and ends >= now and ends or nil
 end
 
--- Removes the permits whose end has passed. A companion of another type keeps nobody from it:
--- `pcall` returns an error instead of ending the script.
+-- Removes the permits whose end has passed.
 local function sweep()
   if earliest and earliest < now then
     local before_now = string.format('(%.0f', now)
     for _, token in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', before_now)) do
-      redis.pcall('HDEL', KEYS[2], 'p:' .. token)
+      redis.call('HDEL', KEYS[2], 'p:' .. token)
     end
     redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', before_now)
   end

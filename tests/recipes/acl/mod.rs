@@ -13,6 +13,7 @@ use leasehold::{
         mutex::{self, End},
         read_write::{self, one_hash, two_key},
         reentrant::{self, Release},
+        semaphore,
     },
     refresh_fair_semaphore, release_fair_semaphore, release_semaphore,
 };
@@ -196,6 +197,37 @@ fn what_the_table_names_for_read_write() {
     let too_late = |conn: &mut Connection| Ok(!renew_write(conn)?);
     let row = [for_readers, vec!["~{lock:app:*}:lease".into()]].concat();
     bench.assert_exact(&row, &[(&writes, &renew_write), (&nothing, &too_late)]);
+}
+
+#[test]
+fn what_the_table_names_for_semaphore() {
+    let mut bench = Bench::start();
+    let [token, other] = [Token::random(), Token::random()];
+    let take = |conn: &mut Connection| {
+        assert!(semaphore::try_acquire(conn, NAME, 2, &token, LEASE).unwrap());
+    };
+    // One that has ended is in the way of both acquire and release.
+    let with_one_that_ended = |conn: &mut Connection| {
+        take(conn);
+        let short = Duration::from_millis(1);
+        assert!(semaphore::try_acquire(conn, NAME, 2, &other, short).unwrap());
+        thread::sleep(Duration::from_millis(5));
+    };
+
+    let acquire = |conn: &mut Connection| {
+        let third = Token::random();
+        Ok(semaphore::try_acquire(conn, NAME, 2, &other, LEASE)?
+            && !semaphore::acquire(conn, NAME, 2, &third, Duration::ZERO, LEASE)?)
+    };
+    let row = rules("`semaphore::try_acquire`,");
+    bench.assert_exact(&row, &[(&with_one_that_ended, &acquire)]);
+    let renew = |conn: &mut Connection| semaphore::renew(conn, NAME, &token, LONGER);
+    bench.assert_exact(&rules("`semaphore::renew`"), &[(&take, &renew)]);
+    let release = |conn: &mut Connection| semaphore::release(conn, NAME, &token);
+    let row = rules("`semaphore::release`");
+    bench.assert_exact(&row, &[(&with_one_that_ended, &release)]);
+    let holders = |conn: &mut Connection| Ok(semaphore::holders(conn, NAME)?.len() == 1);
+    bench.assert_exact(&rules("`semaphore::holders`"), &[(&take, &holders)]);
 }
 
 #[test]

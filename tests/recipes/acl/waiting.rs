@@ -41,13 +41,23 @@ const WRITER: &[&str] = &[
     "a reader of `read_write`",
     "`renew_read`",
 ];
-const ROWS: [Row; 5] = [
+const SEMAPHORE: &[&str] = &[
+    "`semaphore::try_acquire`,",
+    "`semaphore::renew`",
+    "`semaphore::release`",
+];
+const ROWS: [Row; 6] = [
     ("app:m", Locks::lock, Locks::lock, MUTEX),
     ("app:u", unfenced, Locks::lock, UNFENCED),
     ("app:e", Locks::reentrant, Locks::reentrant, REENTRANT),
     ("app:r", Locks::read, Locks::write, READER),
     ("app:w", Locks::write, Locks::read, WRITER),
+    ("app:s", one_permit, one_permit, SEMAPHORE),
 ];
+
+fn one_permit(locks: &Locks, name: &str) -> Lock {
+    locks.semaphore(name, 1)
+}
 
 fn unfenced(locks: &Locks, name: &str) -> Lock {
     locks.lock(name).with(Options::new().fencing(false))
@@ -112,7 +122,11 @@ fn is_woken(server: &Server, lock: &Lock, other: &Lock, within: Duration) -> boo
     // Each pause may be shortened by a half.
     let pauses = Options::new().backoff(2 * LONG, 2 * LONG);
     // Who takes a lock that is handed over is woken by the listener, for which all of the rules are.
-    let pauses = pauses.hand_over(2, 20 * MS);
+    let pauses = if lock.name() == "app:s" {
+        pauses
+    } else {
+        pauses.hand_over(2, 20 * MS)
+    };
     let held = other.acquire(LONG).unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| match lock.clone().with(pauses).acquire(within) {
