@@ -20,6 +20,7 @@
 //! - Run a closure under a lock that renews itself: [`Lock::run`].
 //! - Acquire a lock again that you already hold: [`Locks::reentrant`].
 //! - Let in many readers or one writer: [`Locks::read`], [`Locks::write`].
+//! - Let in at most N holders: [`Locks::semaphore`].
 //! - Detect that a lock is lost: [`Lease::check`], [`LostSignal`].
 //! - Change the lease, the renewal and other settings: [`Options`].
 //! - Cancel a wait, at Ctrl-C or from another thread: [`Cancel`].
@@ -51,7 +52,8 @@
 //!   [`transaction_with_lock`] takes a lock of its own.
 //! - Take a lock with one script or one `SET`, for a duration or until a moment:
 //!   [`recipes::mutex`], [`End::At`](recipes::mutex::End::At).
-//! - The other kinds of lock: [`recipes::reentrant`], [`recipes::read_write`].
+//! - The other kinds of lock: [`recipes::reentrant`], [`recipes::read_write`],
+//!   [`recipes::semaphore`].
 //! - Renew a lock that a plain function has acquired: [`Watchdog`].
 //! - The book's market, beside its Python or Java programs: [`list_item_with_market_lock`],
 //!   [`purchase_item_with_market_lock`], with their [`MarketLock`].
