@@ -128,7 +128,8 @@ pub enum Error {
     /// A key holds a value that this operation does not understand. Nothing was changed.
     ///
     /// It is the lock's own key, the companion key of a lock with a fencing token (it ends in
-    /// `:lease`), or the mark of work that is done once (it ends in `:lease:ran`).
+    /// `:lease`), the mark of work that is done once (it ends in `:lease:ran`), or a key of one of
+    /// the book's [semaphores](crate::recipes::book_semaphore).
     WrongKind {
         /// The function and the lock.
         context: ErrorContext,

@@ -4,8 +4,8 @@
 -- ARGV[3]  the timeout in milliseconds
 -- returns  1 if we have a permit, 0 if none is free
 --
--- Safe to send twice: our token is recognised. The permits are counted: a rank among scores would
--- count only those of clients whose clocks are behind. A refused attempt leaves no token.
+-- The permits are counted: a rank among scores would count only those of clients whose clocks are
+-- behind. A refused attempt leaves no token.
 
 local wrong = wrong_times()
 if wrong then
@@ -15,12 +15,9 @@ end
 local timeout = tonumber(ARGV[3])
 outlive(timeout)
 sweep(timeout)
-local is_held = redis.call('ZSCORE', KEYS[1], ARGV[1])
-if not is_held and redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[2]) then
+if redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[2]) then
   return 0
 end
-if not is_held then
-  redis.call('ZADD', KEYS[1], now, ARGV[1])
-  outlive(timeout)
-end
+redis.call('ZADD', KEYS[1], now, ARGV[1])
+outlive(timeout)
 return 1
