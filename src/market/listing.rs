@@ -5,10 +5,8 @@ use std::time::Duration;
 use redis::{Connection, Value};
 
 use super::{
-    Listing,
-    offer::{MARKET, Offer, check_price, inventory_key},
+    offer::{MARKET, Offer, check_price, has, inventory_key},
     trade::{MarketLock, Way, trade},
-    values::has,
 };
 use crate::error::{Operation, Result};
 
@@ -156,6 +154,62 @@ pub fn list_item_with_market_lock(
     let operation = Operation::new("list_item_with_market_lock", lock.name());
     let keys = [MARKET, &goods.inventory];
     goods.list(conn, operation, Way::Lock, &keys)
+}
+
+/// The result of a listing, with the number of attempts that another client's write aborted.
+///
+/// Unless it is [`Listed`](Self::Listed), nothing has changed.
+///
+/// ```
+/// use leasehold::Listing;
+///
+/// let listing = Listing::Listed { retries: 2 };
+/// assert!(listing.is_listed());
+/// assert_eq!(listing.retries(), 2);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "it says whether anything has changed"]
+#[non_exhaustive]
+pub enum Listing {
+    /// The item has left the seller's inventory and is in the market.
+    Listed {
+        /// Aborted attempts before this one.
+        retries: u32,
+    },
+    /// The item is not in the seller's inventory. The book returns `None`.
+    NotOwned {
+        /// Aborted attempts before this one.
+        retries: u32,
+    },
+    /// The seller already has an item of this name in the market; a second would replace it.
+    AlreadyListed {
+        /// Aborted attempts before this one.
+        retries: u32,
+    },
+    /// Every attempt was aborted, or the lock was not acquired in time. The book returns false.
+    Contended {
+        /// Aborted attempts; 0 if the lock was not acquired.
+        retries: u32,
+    },
+}
+
+impl Listing {
+    /// True if the item is in the market now.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        matches!(self, Self::Listed { .. })
+    }
+
+    /// The number of attempts that another client's write aborted. The book's tables count them.
+    #[must_use]
+    pub fn retries(&self) -> u32 {
+        match *self {
+            Self::Listed { retries }
+            | Self::NotOwned { retries }
+            | Self::AlreadyListed { retries }
+            | Self::Contended { retries } => retries,
+        }
+    }
 }
 
 /// An offer to be listed, and its price.

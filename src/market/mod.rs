@@ -158,13 +158,12 @@
 
 mod listing;
 mod offer;
-mod outcome;
 mod purchase;
 mod trade;
-mod values;
 
-pub use listing::{list_item, list_item_with_lock, list_item_with_market_lock};
+pub use listing::{Listing, list_item, list_item_with_lock, list_item_with_market_lock};
 pub use offer::{MARKET, MAX_PRICE, inventory_key, split_listing, user_key};
-pub use outcome::{Listing, Purchase};
-pub use purchase::{purchase_item, purchase_item_with_lock, purchase_item_with_market_lock};
+pub use purchase::{
+    Purchase, purchase_item, purchase_item_with_lock, purchase_item_with_market_lock,
+};
 pub use trade::MarketLock;

@@ -1,7 +1,7 @@
 //! Opens connections to one server, or to the current master.
 
 use std::{
-    fmt,
+    fmt, process,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -11,7 +11,6 @@ use redis::{Client, Connection, ProtocolVersion, RedisError};
 
 use super::{
     dial::{self, prepared, set_timeouts, speaking, with_address},
-    process::Process,
     reasons,
 };
 use crate::{
@@ -100,6 +99,39 @@ pub(crate) struct Limits {
     pub(crate) connect: Duration,
     /// For a write, or an answer.
     pub(crate) answer: Duration,
+}
+
+/// The process that made a pool, or the locks on it. A forked child has a copy of everything,
+/// sockets included, but none of the threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process(u32);
+
+impl Process {
+    /// The current process.
+    pub(crate) fn current() -> Self {
+        Self(process::id())
+    }
+
+    pub(crate) fn id(self) -> u32 {
+        self.0
+    }
+
+    /// True in a forked child, which has a copy. Takes one system call.
+    pub(crate) fn is_forked_child(self) -> bool {
+        self != Self::current()
+    }
+
+    /// Refuses a forked child. Has to be called before a mutex is locked: in the child it may be
+    /// locked for ever.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub(crate) fn refuse_forked_child(self) -> Result<()> {
+        if self.is_forked_child() {
+            return Err(Error::Forked);
+        }
+        Ok(())
+    }
 }
 
 /// A connection that was just opened.

@@ -12,7 +12,6 @@
 mod connector;
 mod dial;
 mod manager;
-mod process;
 mod reasons;
 mod sentinels;
 mod settings;
@@ -36,11 +35,10 @@ use crate::{
 };
 #[cfg(feature = "cluster")]
 pub(crate) use connector::{Address, CLOCK_SKEW, MasterLocator, MasterPlace};
-pub(crate) use connector::{Connector, Limits, Opened};
+pub(crate) use connector::{Connector, Limits, Opened, Process};
 #[cfg(feature = "cluster")]
 pub(crate) use dial::{connect, prepared, with_address};
 use manager::{Manager, PoolState};
-pub(crate) use process::Process;
 #[cfg(feature = "cluster")]
 pub(crate) use reasons::{asked_in_vain, failure, last_that_may_pass};
 pub use settings::PoolBuilder;
@@ -48,7 +46,7 @@ pub use settings::PoolBuilder;
 pub(crate) use url::{is_of_a_cluster, nodes_of};
 
 /// At most this many `MOVED` of a Redis Cluster are followed before the call fails: two nodes that
-/// name each other lead nowhere. Counted by `Nodes::run`, the calls in `server/cluster/`, and a
+/// name each other lead nowhere. Counted by `Nodes::run`, the calls in `server/cluster.rs`, and a
 /// wait for a lock.
 pub(crate) const HOPS: u32 = 5;
 

@@ -7,7 +7,7 @@
 //! thread waits for the ends of leases and runs the callbacks of a [`signal`]. When the listener
 //! reports that a key has changed, or that any key may have, the keeper looks at the oldest lease
 //! of the key. The schedule and its [`entry`] are plain values without a mutex, a clock or I/O.
-//! [`outstanding`] records the commands that may still be executed.
+//! [`Outstanding`](lease_state::Outstanding) records the commands that may still be executed.
 //!
 //! Only `LeaseEntry::judge` in [`entry`] interprets a reply. An error or a missing reply is never a
 //! loss, until our clock reaches the end of the lease.
@@ -26,7 +26,6 @@
 pub(crate) mod entry;
 pub(crate) mod keeper;
 pub(crate) mod lease_state;
-pub(crate) mod outstanding;
 pub(crate) mod schedule;
 pub(crate) mod signal;
 #[cfg(feature = "testing")]

@@ -18,36 +18,36 @@
 
 #[cfg(feature = "cluster")]
 mod cluster;
-#[cfg(feature = "testing")]
-mod committer;
 mod listener;
 mod outbox;
-mod per_server;
 mod redis;
 mod renewals;
 mod tracked;
 mod waiters;
 
+#[cfg(feature = "cluster")]
+use std::sync::Arc;
 use std::{
-    sync::{Arc, Weak},
+    sync::Weak,
     time::{Duration, Instant},
 };
 
+#[cfg(feature = "testing")]
+use ::redis::Pipeline;
 use ::redis::{RedisError, RedisResult, Value};
 
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::Servers;
-#[cfg(feature = "testing")]
-pub(crate) use committer::{CommitOutcome, CommitRequest, Committer};
-pub(crate) use per_server::PerServer;
 pub(crate) use redis::RedisServer;
-pub(crate) use renewals::RenewalsConnection;
 #[cfg(feature = "testing")]
 pub(crate) use renewals::renewal_reply;
+pub(crate) use renewals::{Failure, RenewalAnswer, Renewals, RenewalsConnection, Replies};
 
+#[cfg(feature = "cluster")]
+use crate::cluster::{Nodes, PerShard, ShardId};
 use crate::{
     cancel::Cancel,
-    error::{Error, Operation, Result, is_unconfirmed, is_wrong_kind, no_answer},
+    error::{Result, is_unconfirmed, is_wrong_kind, no_answer},
     pool::{Limits, PooledConnection},
     time::{Clock, Deadline},
     wire::Call,
@@ -236,70 +236,102 @@ pub(crate) enum Disturbance {
     Settle(Duration),
 }
 
-/// The watchdog's connection, reopened after it has failed.
-pub(crate) trait Renewals: Send {
-    fn is_open(&self) -> bool;
-
-    /// Takes as long as connecting takes.
-    fn open(&mut self) -> Result<(), Arc<Failure>>;
-
-    /// Sends all renewals, and releases of orphans, in one round trip. Takes at most one I/O
-    /// time-out, less if a lease is short, plus the wait for replicas.
-    fn send(&mut self, calls: &[Call], shortest_lease: Duration) -> Replies;
+/// Executes commits in place of a connection. Called on the holder's thread, without a lock held.
+#[cfg(feature = "testing")]
+pub(crate) trait Committer {
+    /// Executes it, if the lock is still the caller's. The outer error: the request did not arrive.
+    fn commit(&self, request: &CommitRequest<'_>) -> Result<RedisResult<CommitOutcome>>;
 }
 
-/// The outcome of a renewal, or of the release of an orphan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RenewalAnswer {
-    /// Renewed or released. The moment is just before the call was sent.
-    Ours(Instant),
-    NotOurs,
-    /// The server does not have the script: the next batch sends its source.
-    Forgotten,
-    /// The server refused this renewal; the lock may or may not be ours.
-    Refused,
-    Unanswered,
+/// A transaction to execute while a lock is held.
+#[cfg(feature = "testing")]
+pub(crate) struct CommitRequest<'a> {
+    /// The name of the lock.
+    pub(crate) lock: &'a str,
+    /// Returns 1 while the lock is the caller's.
+    pub(crate) look: &'a Call,
+    pub(crate) writes: &'a Pipeline,
+    /// Releases the lock in the same transaction.
+    pub(crate) release: Option<&'a Call>,
+    /// The key that marks an executed commit, and the time for which it does, in milliseconds.
+    pub(crate) mark: Option<(&'a str, u64)>,
 }
 
-/// The outcome of a batch.
-pub(crate) struct Replies {
-    /// One for each call.
-    pub(crate) replies: Vec<RenewalReply>,
-    /// The connection broke or timed out, and is closed.
-    pub(crate) broken: bool,
-}
-
-/// The outcome of a renewal, with the reason if it failed.
-pub(crate) type RenewalReply = (RenewalAnswer, Option<Arc<Failure>>);
-
-/// The reason why a renewal failed.
+/// The outcome of a commit.
+#[cfg(feature = "testing")]
 #[derive(Debug)]
-pub(crate) enum Failure {
-    /// There was no connection to send it on.
-    Unsent(Error),
-    Sent(RedisError),
+pub(crate) enum CommitOutcome {
+    /// With one reply for each command.
+    Executed(Vec<Value>),
+    /// It was marked before. Nothing was executed.
+    Before,
+    /// The lock is not the caller's. Nothing was executed.
+    Lost,
 }
 
-impl Failure {
-    pub(crate) fn sent(error: RedisError) -> Arc<Self> {
-        Arc::new(Self::Sent(error))
+/// One value for the only server, or one for each shard of a cluster, made at the first use of the
+/// shard: a silent shard does not delay another.
+#[derive(Clone)]
+pub(crate) enum PerServer<T> {
+    One(T),
+    #[cfg(feature = "cluster")]
+    Shards(Arc<Shards<T>>),
+}
+
+/// The shards of a cluster, with a value for each that has been used.
+#[cfg(feature = "cluster")]
+pub(crate) struct Shards<T> {
+    servers: Arc<Servers>,
+    values: PerShard<T>,
+    make: Box<MakeForShard<T>>,
+}
+
+#[cfg(feature = "cluster")]
+type MakeForShard<T> = dyn Fn(&Arc<Servers>, ShardId) -> Result<T> + Send + Sync;
+
+impl<T: Clone> PerServer<T> {
+    #[cfg(feature = "cluster")]
+    pub(crate) fn of_shards(
+        nodes: &Nodes,
+        make: impl Fn(&Arc<Servers>, ShardId) -> Result<T> + Send + Sync + 'static,
+    ) -> Self {
+        Self::Shards(Arc::new(Shards {
+            servers: Servers::new(nodes),
+            values: PerShard::default(),
+            make: Box::new(make),
+        }))
     }
 
-    /// The server refused, so an early retry is unlikely to succeed.
-    pub(crate) fn is_refusal(&self) -> bool {
+    /// Returns the value of the server that has this key. On a cluster this may ask the nodes for
+    /// the shard of the key, until the deadline.
+    ///
+    /// Must not be called in a forked child.
+    #[cfg_attr(
+        not(feature = "cluster"),
+        allow(
+            unused_variables,
+            clippy::unnecessary_wraps,
+            reason = "one server has all keys"
+        )
+    )]
+    pub(crate) fn of(&self, key: &str, deadline: Deadline) -> Result<T> {
         match self {
-            Self::Unsent(Error::Pool { source, .. }) => {
-                source.as_ref().is_some_and(|error| !error.is_io_error())
+            Self::One(value) => Ok(value.clone()),
+            #[cfg(feature = "cluster")]
+            Self::Shards(shards) => {
+                let shard = shards.servers.nodes().shard_for(key, deadline)?;
+                let make = || (shards.make)(&shards.servers, shard);
+                shards.values.get_or_make(shard, make)
             }
-            Self::Unsent(_) => true,
-            Self::Sent(error) => !error.is_io_error(),
         }
     }
 
-    pub(crate) fn error(&self, operation: Operation<'_>) -> Error {
+    /// Returns the values of all servers that have been used.
+    pub(crate) fn all(&self) -> Vec<T> {
         match self {
-            Self::Unsent(error) => error.clone(),
-            Self::Sent(error) => operation.unanswered(None, error.clone()),
+            Self::One(value) => vec![value.clone()],
+            #[cfg(feature = "cluster")]
+            Self::Shards(shards) => shards.values.all(),
         }
     }
 }

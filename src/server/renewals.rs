@@ -9,12 +9,11 @@ use std::{
 use redis::{Connection, ErrorKind, RedisError, RedisResult, Value};
 
 use super::{
-    Failure, RenewalAnswer, RenewalReply, Renewals, Replies,
     listener::Listener,
     tracked::{InUse, ReliedOnBy, Tracked},
 };
 use crate::{
-    error::is_wrong_type,
+    error::{Error, Operation, Result, is_wrong_type},
     event::shielded,
     pool::Connector,
     time::{self, Deadline},
@@ -23,6 +22,74 @@ use crate::{
 
 /// A batch times out after a third of the shortest lease, but not sooner than this.
 pub(super) const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
+
+/// The watchdog's connection, reopened after it has failed.
+pub(crate) trait Renewals: Send {
+    fn is_open(&self) -> bool;
+
+    /// Takes as long as connecting takes.
+    fn open(&mut self) -> Result<(), Arc<Failure>>;
+
+    /// Sends all renewals, and releases of orphans, in one round trip. Takes at most one I/O
+    /// time-out, less if a lease is short, plus the wait for replicas.
+    fn send(&mut self, calls: &[Call], shortest_lease: Duration) -> Replies;
+}
+
+/// The outcome of a renewal, or of the release of an orphan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RenewalAnswer {
+    /// Renewed or released. The moment is just before the call was sent.
+    Ours(Instant),
+    NotOurs,
+    /// The server does not have the script: the next batch sends its source.
+    Forgotten,
+    /// The server refused this renewal; the lock may or may not be ours.
+    Refused,
+    Unanswered,
+}
+
+/// The outcome of a batch.
+pub(crate) struct Replies {
+    /// One for each call.
+    pub(crate) replies: Vec<RenewalReply>,
+    /// The connection broke or timed out, and is closed.
+    pub(crate) broken: bool,
+}
+
+/// The outcome of a renewal, with the reason if it failed.
+pub(crate) type RenewalReply = (RenewalAnswer, Option<Arc<Failure>>);
+
+/// The reason why a renewal failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// There was no connection to send it on.
+    Unsent(Error),
+    Sent(RedisError),
+}
+
+impl Failure {
+    pub(crate) fn sent(error: RedisError) -> Arc<Self> {
+        Arc::new(Self::Sent(error))
+    }
+
+    /// The server refused, so an early retry is unlikely to succeed.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Unsent(Error::Pool { source, .. }) => {
+                source.as_ref().is_some_and(|error| !error.is_io_error())
+            }
+            Self::Unsent(_) => true,
+            Self::Sent(error) => !error.is_io_error(),
+        }
+    }
+
+    pub(crate) fn error(&self, operation: Operation<'_>) -> Error {
+        match self {
+            Self::Unsent(error) => error.clone(),
+            Self::Sent(error) => operation.unanswered(None, error.clone()),
+        }
+    }
+}
 
 /// The connection that all renewals of a keeper share.
 pub(crate) struct RenewalsConnection {

@@ -13,7 +13,7 @@
 use stateright::{Checker, HasDiscoveries, Model};
 
 use super::super::*;
-use crate::renewing::outstanding::Outstanding;
+use crate::renewing::lease_state::Outstanding;
 use state::Tick;
 
 mod effects;
