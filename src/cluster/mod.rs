@@ -132,7 +132,7 @@ impl Nodes {
     /// # Errors
     /// As [`get_for`](Self::get_for).
     pub fn get_for_key(&self, key: &str) -> Result<PooledConnection> {
-        self.refuse_forked_child()?;
+        self.inner.process.refuse_forked_child()?;
         self.lend_for(key, self.deadline())
     }
 
@@ -170,7 +170,7 @@ impl Nodes {
         mut function: impl FnMut(&mut Connection) -> Result<T>,
     ) -> Result<T> {
         let lock = LockName::new(name)?;
-        self.refuse_forked_child()?;
+        self.inner.process.refuse_forked_child()?;
         let deadline = self.deadline();
         let (mut hops, mut pauses) = (0, Backoff::new());
         let mut before = None;
@@ -216,12 +216,6 @@ impl Nodes {
     /// The process that made them, which owns all their connections.
     pub(crate) fn process(&self) -> Process {
         self.inner.process
-    }
-
-    /// # Errors
-    /// [`Error::Forked`] in the child of a fork.
-    pub(crate) fn refuse_forked_child(&self) -> Result<()> {
-        self.inner.process.refuse_forked_child()
     }
 
     /// The pool of a shard: the same one each time, even after a failover.

@@ -307,11 +307,8 @@ impl Connector {
         reasons::failure(&self.server(), limit, error)
     }
 
-    pub(super) fn no_answer(&self, limit: Duration) -> Error {
-        reasons::no_answer(&self.server(), limit, None)
-    }
-
-    fn server(&self) -> String {
+    /// Names the server in errors.
+    pub(super) fn server(&self) -> String {
         match &self.0.locator {
             Some(locator) => locator.whom(),
             None => self.0.client.get_connection_info().addr().to_string(),

@@ -15,6 +15,7 @@ use redis::{Connection, ConnectionLike, ErrorKind, RedisResult};
 use super::{
     connector::{Connector, Opened},
     dial::{is_forbidden, set_timeouts},
+    reasons::no_answer,
 };
 use crate::{
     error::{Error, Result},
@@ -204,7 +205,7 @@ impl PoolState {
 
     /// The error when no connection came, and no attempt to open one has failed either.
     pub(super) fn no_answer(&self) -> Error {
-        self.connector.no_answer(self.get_timeout)
+        no_answer(&self.connector.server(), self.get_timeout, None)
     }
 }
 

@@ -13,7 +13,8 @@
 //! # Locks
 //! A connection that several threads use is locked while it is used: `slot` in [`tracked`]. The
 //! listener's `ear` and the letters of an [`outbox`] are locked after `slot`, and the stage of a
-//! letter after the letters. A thread unlocks `slot` and `ear` before it calls an [`Observer`],
+//! letter after the letters. The values of a [`PerServer`] are locked briefly, and while one is
+//! made, which opens no connection. A thread unlocks `slot` and `ear` before it calls an [`Observer`],
 //! which locks the queues or the keeper.
 
 #[cfg(feature = "cluster")]
@@ -49,7 +50,7 @@ use crate::{
     cancel::Cancel,
     error::{Result, is_unconfirmed, is_wrong_kind, no_answer},
     pool::{Limits, PooledConnection},
-    time::{Clock, Deadline},
+    time::{self, Clock, Deadline},
     wire::Call,
 };
 
@@ -189,6 +190,15 @@ impl Reply {
             answered: sent,
             tracked: false,
             again,
+        }
+    }
+
+    /// A reply that came just now, on a connection that may be tracked.
+    pub(crate) fn now(answer: RedisResult<Value>, sent: Instant, is_tracked: bool) -> Self {
+        Self {
+            answered: time::now(),
+            tracked: is_tracked && answer.is_ok(),
+            ..Self::untracked(answer, sent, false)
         }
     }
 

@@ -39,9 +39,9 @@ use redis::{Connection, RedisError, RedisResult, Value};
 use super::Reply;
 use crate::{
     cancel::Cancel,
-    error::{Error, Result},
+    error::Result,
     time::{self, Deadline},
-    wire::{Finished, is_interrupted, next_reply},
+    wire::exchange_each,
 };
 
 /// A thread yields this often before it sleeps: a wake-up takes longer than a reply from a near
@@ -87,7 +87,6 @@ pub(super) struct SharedWrite<'a> {
     own: Arc<Letter>,
     /// The letters without a reply yet, in the order in which they are sent.
     batch: VecDeque<Arc<Letter>>,
-    failure: Option<Error>,
 }
 
 impl Outbox {
@@ -160,38 +159,35 @@ impl Outbox {
     /// Makes this thread the leader, if its letter has not been taken and a lane is free.
     fn try_to_lead(&self, own: &Arc<Letter>) -> Option<SharedWrite<'_>> {
         let mut letters = self.letters.lock();
-        let place = letters.place_of(own)?;
-        if letters.lanes_in_use >= self.lanes {
+        if letters.lanes_in_use >= self.lanes || !letters.remove(own) {
             return None;
         }
         letters.lanes_in_use += 1;
-        letters.waiting.remove(place);
         Some(SharedWrite {
             outbox: self,
             own: Arc::clone(own),
             batch: VecDeque::new(),
-            failure: None,
         })
     }
 
     /// False: another thread is sending it.
     fn take_back(&self, own: &Arc<Letter>) -> bool {
         let mut letters = self.letters.lock();
-        let Some(place) = letters.place_of(own) else {
-            return false;
-        };
-        letters.waiting.remove(place);
-        if letters.lanes_in_use < self.lanes {
+        let was_there = letters.remove(own);
+        if was_there && letters.lanes_in_use < self.lanes {
             // This thread may be the one that was woken to lead.
             letters.wake_next();
         }
-        true
+        was_there
     }
 }
 
 impl Letters {
-    fn place_of(&self, letter: &Arc<Letter>) -> Option<usize> {
-        (self.waiting.iter()).position(|waiting| Arc::ptr_eq(waiting, letter))
+    /// False: the letter was not there.
+    fn remove(&mut self, letter: &Arc<Letter>) -> bool {
+        let count = self.waiting.len();
+        (self.waiting).retain(|waiting| !Arc::ptr_eq(waiting, letter));
+        self.waiting.len() < count
     }
 
     fn wake_next(&self) {
@@ -245,7 +241,11 @@ impl Letter {
 impl SharedWrite<'_> {
     fn run(mut self, send: impl FnOnce(&mut Self) -> Result<()>) -> Result<Option<Reply>> {
         let done = send(&mut self);
-        self.failure = done.as_ref().err().cloned();
+        if let (Err(failure), true) = (&done, self.outbox.shares_failures) {
+            for letter in self.outbox.letters.lock().waiting.drain(..) {
+                letter.tell(Err(failure.clone()));
+            }
+        }
         let own = Arc::clone(&self.own);
         drop(self);
         match mem::replace(&mut *own.stage.lock(), Stage::Waiting) {
@@ -285,42 +285,16 @@ impl SharedWrite<'_> {
     ) -> RedisResult<()> {
         let packed = self.batch.iter().flat_map(|letter| letter.packed.iter());
         let packed: Vec<u8> = packed.copied().collect();
-        let (sent, deadline) = (time::now(), Deadline::after(io_timeout));
-        let mut limit = io_timeout;
-        let mut broken = conn.send_packed_command(&packed).err();
-        let mut finished = broken.clone();
-        while !self.batch.is_empty() {
-            let answer = match &broken {
-                Some(error) => Err(error.clone()),
-                None => shorten(&mut limit, deadline, conn)
-                    .and_then(|()| next_reply(conn))
-                    .and_then(Value::extract_error),
-            };
-            if let Err(error) = &answer
-                && let Some(why) = Finished::by_error(error)
-            {
-                finished.get_or_insert_with(|| error.clone());
-                // After a signal the other replies are still to come, and on a replica as well.
-                if why != Finished::Replica && !is_interrupted(error) {
-                    broken.get_or_insert_with(|| error.clone());
-                }
-            }
+        let (count, sent) = (self.batch.len(), time::now());
+        exchange_each(conn, &packed, count, io_timeout, |answer| {
             self.tell_next(answer, sent, tracked);
-        }
-        if limit < io_timeout {
-            conn.set_read_timeout(Some(io_timeout))?;
-        }
-        finished.map_or(Ok(()), Err)
+        })
     }
 
     /// Passes this reply to the next thread.
     fn tell_next(&mut self, answer: RedisResult<Value>, sent: Instant, tracked: bool) {
         if let Some(letter) = self.batch.pop_front() {
-            letter.tell(Ok(Reply {
-                answered: time::now(),
-                tracked: tracked && answer.is_ok(),
-                ..Reply::untracked(answer, sent, false)
-            }));
+            letter.tell(Ok(Reply::now(answer, sent, tracked)));
         }
     }
 }
@@ -333,43 +307,12 @@ impl Drop for SharedWrite<'_> {
         }
         let mut letters = self.outbox.letters.lock();
         letters.lanes_in_use -= 1;
-        if let Some(failure) = self
-            .failure
-            .as_ref()
-            .filter(|_| self.outbox.shares_failures)
-        {
-            for letter in letters.waiting.drain(..) {
-                letter.tell(Err(failure.clone()));
-            }
-        }
         letters.wake_next();
-    }
-}
-
-/// The error for a call that was not sent.
-pub(super) fn was_not_sent(source: RedisError) -> Error {
-    Error::Pool {
-        reason: String::from("the server did not answer what was sent before"),
-        source: Some(source),
     }
 }
 
 fn timed_out() -> RedisError {
     io::Error::from(io::ErrorKind::TimedOut).into()
-}
-
-/// Limits the wait for the next reply to the deadline. Each change of the time-out is a system
-/// call, so it is set anew only when an eighth of it has passed.
-fn shorten(limit: &mut Duration, deadline: Deadline, conn: &Connection) -> RedisResult<()> {
-    let left = deadline.remaining();
-    if left.is_zero() {
-        return Err(timed_out());
-    }
-    if left < *limit / 8 * 7 {
-        *limit = left.max(Duration::from_millis(1));
-        conn.set_read_timeout(Some(*limit))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -128,7 +128,7 @@ impl RenewalsConnection {
         self.tracked.check_the_master();
         let replicas = calls.iter().filter_map(Call::replicas);
         let replicas = replicas.reduce(Replicas::or_more);
-        let limit = self.tracked.io_timeout().min(limit)
+        let limit = self.tracked.connector.limits().answer.min(limit)
             + replicas.map_or(Duration::ZERO, |replicas| replicas.wait);
         let taught = mem::take(&mut self.teach);
         let packed = packed(calls, taught, replicas);
@@ -154,7 +154,7 @@ impl RenewalsConnection {
         for (answer, failure) in &replies {
             self.teach |= *answer == RenewalAnswer::Forgotten;
             if let Some(Failure::Sent(error)) = failure.as_deref() {
-                self.tracked.was_refused(error);
+                self.tracked.connector.was_refused(error);
             }
         }
         Replies {

@@ -44,7 +44,7 @@ pub(super) enum ReliedOnBy {
 /// A connection that is reopened after it is finished.
 pub(super) struct Tracked {
     relied_on_by: ReliedOnBy,
-    connector: Connector,
+    pub(super) connector: Connector,
     /// `None`: nobody is notified of changes of the keys.
     listener: Option<Arc<Listener>>,
     slot: Mutex<Slot>,
@@ -100,26 +100,6 @@ impl Tracked {
         }
     }
 
-    /// Passes on an error that the server returned.
-    pub(super) fn was_refused(&self, error: &RedisError) {
-        self.connector.was_refused(error);
-    }
-
-    pub(super) fn io_timeout(&self) -> Duration {
-        self.connector.limits().answer
-    }
-
-    /// # Errors
-    /// [`Error::Forked`](crate::Error::Forked).
-    pub(super) fn refuse_forked_child(&self) -> Result<()> {
-        self.connector.process().refuse_forked_child()
-    }
-
-    /// False once another server than the one of this epoch is known to be the master.
-    pub(super) fn leads_to_the_master(&self, epoch: Option<u64>) -> bool {
-        epoch == Some(self.connector.epoch())
-    }
-
     /// Uses the connection as soon as it is free. `None`: other threads used it until the deadline.
     ///
     /// # Errors
@@ -129,7 +109,7 @@ impl Tracked {
         deadline: Deadline,
         run: impl FnOnce(&mut InUse<'_>) -> T,
     ) -> Result<Option<T>> {
-        self.refuse_forked_child()?;
+        self.connector.process().refuse_forked_child()?;
         let slot = match deadline.moment() {
             Some(moment) => self.slot.try_lock_until(moment),
             None => Some(self.slot.lock()),
@@ -236,7 +216,7 @@ impl InUse<'_> {
         let mut open = self.slot.open.take().ok_or_else(no_connection)?;
         self.slot.limit = limit;
         let asked = open.ask(self.tracked.listener.as_deref(), limit, ask);
-        let _ = (asked.as_ref()).inspect_err(|error| self.tracked.was_refused(error));
+        let _ = (asked.as_ref()).inspect_err(|error| self.tracked.connector.was_refused(error));
         let finished = asked.as_ref().err().and_then(Finished::by_error);
         open.has_answered |= asked.is_ok();
         self.slot.open = Some(open);

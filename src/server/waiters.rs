@@ -2,17 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::Cmd;
+use redis::{Cmd, RedisError};
 
 use super::{
     Reply,
     listener::Listener,
-    outbox::{Outbox, was_not_sent},
+    outbox::Outbox,
     tracked::{ReliedOnBy, Tracked},
 };
 use crate::{
     cancel::Cancel,
-    error::{Result, no_answer},
+    error::{Error, Result, no_answer},
     pool::Connector,
     time::{self, Deadline},
     wire::{Call, is_unknown_script},
@@ -40,7 +40,7 @@ impl WaitersConnection {
         deadline: Deadline,
         cancel: Option<&Cancel>,
     ) -> Result<Option<Reply>> {
-        self.tracked.refuse_forked_child()?;
+        self.tracked.connector.process().refuse_forked_child()?;
         if call.replicas().is_some() {
             return self.ask_alone(call, deadline, cancel);
         }
@@ -75,11 +75,7 @@ impl WaitersConnection {
                 let told = failure
                     .cloned()
                     .map_or(Ok(()), |error| Err(was_not_sent(error)));
-                reply = Some(Reply {
-                    answered: time::now(),
-                    tracked: is_tracked && answer.is_ok(),
-                    ..Reply::untracked(answer, sent, false)
-                });
+                reply = Some(Reply::now(answer, sent, is_tracked));
                 told
             })?;
             led.unwrap_or(Ok(()))
@@ -95,14 +91,14 @@ impl WaitersConnection {
         cancel: Option<&Cancel>,
     ) -> Result<Option<Reply>> {
         let never = Deadline::after(Duration::MAX);
-        let packed = command.get_packed_command();
+        let (packed, connector) = (command.get_packed_command(), &self.tracked.connector);
         self.outbox.ask(packed, deadline, None, cancel, |write| {
             let led = self.tracked.using(never, |used| {
                 used.open()?;
                 let epoch = used.epoch();
                 let asked = used.ask(None, |connection, tracked| {
-                    if write.gather(|| self.tracked.leads_to_the_master(epoch)) {
-                        write.exchange(connection, self.tracked.io_timeout(), tracked)
+                    if write.gather(|| epoch == Some(connector.epoch())) {
+                        write.exchange(connection, connector.limits().answer, tracked)
                     } else {
                         Err(no_answer())
                     }
@@ -111,5 +107,13 @@ impl WaitersConnection {
             })?;
             led.unwrap_or(Ok(()))
         })
+    }
+}
+
+/// The error for a call that was not sent.
+pub(super) fn was_not_sent(source: RedisError) -> Error {
+    Error::Pool {
+        reason: String::from("the server did not answer what was sent before"),
+        source: Some(source),
     }
 }

@@ -1,7 +1,7 @@
 //! Sends one pipeline in one round trip, and waits at most one time-out if the server is silent.
 
 use std::{
-    mem,
+    io, mem,
     net::{Ipv4Addr, TcpListener},
     time::Duration,
 };
@@ -12,7 +12,7 @@ use redis::{
 };
 
 use super::finished::{Finished, note};
-use crate::time;
+use crate::time::{self, Deadline};
 
 /// The read time-out for each further reply once the server is silent.
 const OWED_REPLY_TIMEOUT: Duration = Duration::from_millis(1);
@@ -82,6 +82,60 @@ pub(crate) fn exchange_partly(
         }
     }
     (replies, missing)
+}
+
+/// Sends packed commands of several callers and passes on each reply as it comes, or the error in
+/// its place. After one time-out in all it waits for no further reply.
+///
+/// # Errors
+/// Why the connection is [finished](Finished).
+pub(crate) fn exchange_each(
+    conn: &mut Connection,
+    packed: &[u8],
+    commands: usize,
+    time_out: Duration,
+    mut pass_on: impl FnMut(RedisResult<Value>),
+) -> RedisResult<()> {
+    let deadline = Deadline::after(time_out);
+    let mut limit = time_out;
+    let mut broken = conn.send_packed_command(packed).err();
+    let mut finished = broken.clone();
+    for _ in 0..commands {
+        let answer = match &broken {
+            Some(error) => Err(error.clone()),
+            None => shorten(&mut limit, deadline, conn)
+                .and_then(|()| next_reply(conn))
+                .and_then(Value::extract_error),
+        };
+        if let Err(error) = &answer
+            && let Some(why) = Finished::by_error(error)
+        {
+            finished.get_or_insert_with(|| error.clone());
+            // After a signal the other replies are still to come, and on a replica as well.
+            if why != Finished::Replica && !is_interrupted(error) {
+                broken.get_or_insert_with(|| error.clone());
+            }
+        }
+        pass_on(answer);
+    }
+    if limit < time_out {
+        conn.set_read_timeout(Some(time_out))?;
+    }
+    finished.map_or(Ok(()), Err)
+}
+
+/// Limits the wait for the next reply to the deadline. Each change of the time-out is a system
+/// call, so it is set anew only when an eighth of it has passed.
+fn shorten(limit: &mut Duration, deadline: Deadline, conn: &Connection) -> RedisResult<()> {
+    let left = deadline.remaining();
+    if left.is_zero() {
+        return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+    }
+    if left < *limit / 8 * 7 {
+        *limit = left.max(Duration::from_millis(1));
+        conn.set_read_timeout(Some(*limit))?;
+    }
+    Ok(())
 }
 
 /// True if a signal, or a suspended process or machine, interrupted the read: a read with a

@@ -13,7 +13,8 @@ use std::{
 
 use redis::{Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 
-use super::*;
+use super::{super::waiters::was_not_sent, *};
+use crate::error::Error;
 
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(100);
@@ -48,12 +49,12 @@ impl Outbox {
             changed: Condvar::new(),
         };
         self.letters.lock().lanes_in_use = 1;
-        drop(SharedWrite {
+        let write = SharedWrite {
             outbox: self,
             own: Arc::new(own),
             batch: VecDeque::new(),
-            failure,
-        });
+        };
+        let _ = write.run(|_| failure.map_or(Ok(()), Err));
     }
 }
 
