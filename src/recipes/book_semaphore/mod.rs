@@ -3,9 +3,9 @@
 //! [`refresh_fair_semaphore`], [`acquire_semaphore_with_lock`].
 //!
 //! From section 6.3 of *Redis in Action*. Keys and values are the book's, so programs that use the
-//! book's functions and programs that use these count each other's permits. Unless you share a
-//! semaphore with such a program, prefer one whose permits have ends of their own, and a guard that
-//! renews them.
+//! book's functions and programs that use these count each other's permits. For any other semaphore
+//! take [`Locks::semaphore`](crate::Locks::semaphore) or [`semaphore`](super::semaphore), whose
+//! permits have ends of their own.
 //!
 //! # The keys
 //!
