@@ -372,13 +372,22 @@ impl Inspection {
     }
 
     /// The number of permits that are free, by the number that this
-    /// [`semaphore`](crate::Locks::semaphore) was made with. `None`: the lock is no semaphore.
+    /// [`semaphore`](crate::Locks::semaphore) was made with. `None`: this lock is no semaphore, or
+    /// a lock of another kind has its key.
     ///
     /// Other callers may count another number: see [`Holder::permits`](crate::Holder::permits).
     #[must_use]
     pub fn free_permits(&self) -> Option<u32> {
         let held = u32::try_from(self.holders.len()).unwrap_or(u32::MAX);
-        self.permits.map(|permits| permits.saturating_sub(held))
+        let is_open = self.is_semaphore() || self.found == Found::Nothing;
+        let permits = self.permits.filter(|_| is_open);
+        permits.map(|permits| permits.saturating_sub(held))
+    }
+
+    /// Returns true if the key holds the permits of a semaphore, whichever kind of lock asked.
+    #[must_use]
+    pub fn is_semaphore(&self) -> bool {
+        self.found == Found::Permits
     }
 
     /// Returns true if the key holds no lock of any kind that this crate knows.

@@ -148,7 +148,8 @@ fn who_looks_sees_all_holders_and_the_free_permits_and_that_numbers_differ() {
     unless_halted(|| {
         let (_server, locks, _conn) = bench();
         let lock = locks.semaphore("api", 3);
-        assert_eq!(lock.inspect().unwrap().free_permits(), Some(3));
+        let free = lock.inspect().unwrap();
+        assert!(free.free_permits() == Some(3) && !free.is_semaphore());
         let me = Owner::new("the night job, second part").unwrap();
         let long = Options::new()
             .owner(me.clone())
@@ -162,8 +163,15 @@ fn who_looks_sees_all_holders_and_the_free_permits_and_that_numbers_differ() {
         let last = &seen.holders()[1];
         assert_eq!(last.owner(), Some(&me));
         assert!(last.since().is_some() && last.remaining() > Some(LONG));
-        assert!(!seen.is_foreign() && seen.is_held());
+        assert!(!seen.is_foreign() && seen.is_held() && seen.is_semaphore());
         drop((first, second));
+        // Asked as a lock of another kind, and about a lock of another kind.
+        let mutex = locks.lock("api");
+        assert_eq!(mutex.inspect().unwrap().free_permits(), None);
+        let held = mutex.acquire(LONG).unwrap();
+        let seen = lock.inspect().unwrap();
+        assert!(seen.free_permits().is_none() && !seen.is_semaphore());
+        drop(held);
     });
 }
 

@@ -3,6 +3,7 @@
 use std::{env, ffi::OsString, io, process::ExitCode, time::Duration};
 
 use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind, parser::ValueSource};
+use leasehold::{Lock, Locks};
 
 use crate::{outcome::not_written, text::say};
 
@@ -11,6 +12,7 @@ pub(crate) const USAGE: u8 = 64;
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(500);
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+const MOST_PERMITS: u32 = 10_000;
 const USUAL_URL: &str = "redis://127.0.0.1/";
 const USUAL_GRACE: Duration = Duration::from_secs(5);
 
@@ -29,10 +31,14 @@ Examples:
       on every host, at the same time each night: one makes the backup; if it fails, another does
   lockrun --name import --verbose -- sh -c 'import --fence \"$LEASEHOLD_FENCING_TOKEN\"'
       passes the fencing token on, and reports progress
+  lockrun --name partner-api --permits 3 --wait 1h -- /usr/local/bin/sync-orders
+      at most three at once, on all hosts together; a fourth waits up to an hour
   lockrun --name backup --status
       prints who holds the lock, since when, and for how much longer
   lockrun --name backup --force-release
       takes the lock away from its holder
+  lockrun --name partner-api --permits 3 --status
+      prints all holders, and how many of three permits are free
 
 Exit codes:
   the command's own; 128+n if signal n ended it; 126 if it cannot be run, 127 if it is not found
@@ -42,8 +48,9 @@ Exit codes:
   70  the lock was lost, or could not be renewed: the command was ended, or outlived the lock
   71  the system refuses what lockrun itself needs: a process, a thread, /proc
   74  the output cannot be written to stdout
-  75  busy: somebody else held the lock for the whole wait
+  75  busy: somebody else held the lock, or others all the permits, for the whole wait
   --status and --force-release exit 0 whether or not the lock was held; --json shows which.
+  With --permits a lock is held if no permit is free.
 
 Signals: TERM and INT to lockrun end the command and then release the lock; HUP, QUIT, USR1, USR2
 and alarms are only passed on.";
@@ -53,8 +60,8 @@ and alarms are only passed on.";
 ///
 /// The lock is renewed while the command runs. If no renewal succeeds in time, the command's
 /// process group gets TERM and, after the grace, KILL, both before the lease ends on the server.
-/// The command's environment has LEASEHOLD_FENCING_TOKEN. Processes that the command leaves in its
-/// process group are ended before the lock is released.
+/// The command's environment has LEASEHOLD_FENCING_TOKEN, except with --permits. Processes that the
+/// command leaves in its process group are ended before the lock is released.
 #[allow(
     clippy::doc_markdown,
     clippy::struct_excessive_bools,
@@ -91,6 +98,15 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PERIOD", value_parser = duration, conflicts_with = "operator")]
     pub(crate) once_per: Option<Duration>,
 
+    /// Let this many commands run at once, 1 to 10000, instead of one
+    ///
+    /// Give the same number everywhere: each lockrun is judged by its own, and runs if fewer
+    /// permits than that are held. There is no fencing token, since several holders have no order:
+    /// LEASEHOLD_FENCING_TOKEN is not set. Not with --once-per. lockrun without --permits is
+    /// refused (64) on the same name, and the other way round, even with --permits 1.
+    #[arg(long, value_name = "N", value_parser = permits, allow_negative_numbers = true)]
+    pub(crate) permits: Option<u32>,
+
     /// Time for which the lock outlives a killed lockrun, 500ms to 24h
     #[arg(long, default_value = "60s", value_parser = duration, conflicts_with = "operator")]
     pub(crate) lease: Duration,
@@ -100,12 +116,12 @@ pub(crate) struct Arguments {
     #[arg(long, value_parser = duration, conflicts_with = "operator")]
     grace: Option<Duration>,
 
-    /// Print who holds the lock, and run nothing
+    /// Print who holds the lock, and run nothing; with --permits also how many permits are free
     #[arg(long, group = "operator")]
     status: bool,
 
-    /// Take the lock away from its holder, and run nothing; the holder may continue until it
-    /// notices
+    /// Take the lock away from its holder, or all permits from their holders, and run nothing; a
+    /// holder may continue until it notices
     #[arg(long, group = "operator")]
     force_release: bool,
 
@@ -183,6 +199,12 @@ impl Arguments {
         if self.grace() > self.lease / 3 {
             return wrong("--grace has to be at most a third of --lease");
         }
+        if self.once_per.is_some() && self.permits.is_some() {
+            return wrong(
+                "--once-per does not go with --permits: one run would count for all of those that \
+                 run at once",
+            );
+        }
         Ok(self)
     }
 
@@ -191,6 +213,21 @@ impl Arguments {
             (true, _) => Action::Status,
             (_, true) => Action::ForceRelease,
             _ => Action::Run,
+        }
+    }
+
+    pub(crate) fn lock(&self, locks: &Locks) -> Lock {
+        match self.permits {
+            None => locks.lock(&self.name),
+            Some(permits) => locks.semaphore(&self.name, permits),
+        }
+    }
+
+    /// The subject of messages: the lock's name, or one of its permits.
+    pub(crate) fn subject(&self) -> String {
+        match self.permits {
+            None => format!("`{}`", self.name),
+            Some(_) => format!("a permit of `{}`", self.name),
         }
     }
 
@@ -210,6 +247,12 @@ impl Arguments {
             say(&mut io::stderr(), &format!("lockrun: {}", text()));
         }
     }
+}
+
+fn permits(text: &str) -> Result<u32, &'static str> {
+    let number = text.parse().ok();
+    let permits = number.filter(|number| (1..=MOST_PERMITS).contains(number));
+    permits.ok_or("it has to be a whole number from 1 to 10000")
 }
 
 fn duration(text: &str) -> Result<Duration, &'static str> {

@@ -1,35 +1,41 @@
-//! A lock that somebody else holds, and its holders.
+//! A lock that somebody else holds, or a semaphore without a free permit, and the holders.
 
 use std::{fmt, time::Duration};
 
 use humantime::format_duration;
-use leasehold::{Holder, Inspection, Lock, Owner};
+use leasehold::{Holder, Inspection, Lock};
 
-use crate::text::printable;
+use crate::text::held_by;
 
-/// The state of the lock, read after the server has refused it. It has no holders if they have
-/// released it since; it is `None` if the server did not answer.
+/// So many holders are named in one line.
+const NAMED: usize = 3;
+
+/// The state of the lock, read after the server has refused it.
 #[derive(Debug)]
-pub(crate) struct Busy(Option<Inspection>);
+pub(crate) struct Busy {
+    /// It has no holders if they have released the lock since; it is `None` if the server did not
+    /// answer.
+    seen: Option<Inspection>,
+    /// The number of permits that `--permits` names.
+    permits: Option<u32>,
+}
 
 impl Busy {
-    pub(crate) fn with(lock: &Lock) -> Self {
-        Self(lock.inspect().ok())
+    pub(crate) fn with(lock: &Lock, permits: Option<u32>) -> Self {
+        let seen = lock.inspect().ok();
+        Self { seen, permits }
     }
 
     pub(crate) fn holders(&self) -> &[Holder] {
-        self.0.as_ref().map_or(&[], Inspection::holders)
+        self.seen.as_ref().map_or(&[], Inspection::holders)
     }
-}
 
-impl fmt::Display for Busy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.holders(), &self.0) {
+    fn of_a_lock(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.holders(), &self.seen) {
             ([], None) => f.write_str("is busy: somebody else has it"),
             ([], Some(_)) => f.write_str("was busy: somebody else had it until now"),
             ([holder, others @ ..], _) => {
-                let by = holder.owner().map_or("somebody unknown", Owner::as_str);
-                write!(f, "is busy: held by {} ", printable(by))?;
+                write!(f, "is busy: held by {} ", held_by(holder))?;
                 match holder.remaining() {
                     Some(left) => write!(f, "for another {}, unless renewed", Left(left))?,
                     None => f.write_str("with no end")?,
@@ -39,6 +45,49 @@ impl fmt::Display for Busy {
                     others => write!(f, ", and by {others} more"),
                 }
             }
+        }
+    }
+
+    fn of_permits(&self, permits: u32, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let holders = self.holders();
+        let Some(too_many) = holders.len().checked_sub(permits as usize) else {
+            return match self.seen {
+                None => write!(f, "is busy: others have {permits} of {permits} permits"),
+                Some(_) => write!(
+                    f,
+                    "was busy: others had {permits} of {permits} permits until now"
+                ),
+            };
+        };
+        let held = holders.len();
+        match too_many {
+            0 => write!(f, "is busy: others have {held} of {permits} permits: ")?,
+            _ => write!(
+                f,
+                "is busy: others have {held} permits, more than {permits}: "
+            )?,
+        }
+        let named: Vec<_> = holders.iter().take(NAMED).map(held_by).collect();
+        f.write_str(&named.join(", "))?;
+        if held > NAMED {
+            write!(f, " and {} more", held - NAMED)?;
+        }
+        // The one that ends first stands first.
+        match holders.get(too_many).and_then(Holder::remaining) {
+            Some(left) => write!(f, "; one is free in {}, unless renewed", Left(left)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_other_kind = |seen: &Inspection| seen.free_permits().is_none();
+        match self.permits {
+            Some(permits) if !self.seen.as_ref().is_some_and(is_other_kind) => {
+                self.of_permits(permits, f)
+            }
+            _ => self.of_a_lock(f),
         }
     }
 }

@@ -41,9 +41,12 @@ pub(crate) fn start(
         let mut words = words.chain(arguments.command.iter().map(OsString::as_os_str));
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).process_group(guard.group());
-        if let Some(fence) = lease.fencing_token() {
-            command.env(FENCING_TOKEN, fence.to_string());
-        }
+        match lease.fencing_token() {
+            Some(fence) => command.env(FENCING_TOKEN, fence.to_string()),
+            // A permit has none. The one of another lock, inherited from a lockrun around this one,
+            // would be taken for it.
+            None => command.env_remove(FENCING_TOKEN),
+        };
         started.spawn(&mut command)
     };
     let command = match spawn(&[]) {
@@ -276,8 +279,8 @@ impl<'a> Job<'a> {
             Signal::SIGTTIN | Signal::SIGTTOU => ", since it may not use the terminal",
             _ => "",
         };
-        let name = &self.arguments.name;
-        let text = format!("lockrun: the command is stopped by {signal}{why}, and keeps `{name}`");
+        let kept = self.arguments.subject();
+        let text = format!("lockrun: the command is stopped by {signal}{why}, and keeps {kept}");
         say(&mut io::stderr(), &text);
     }
 

@@ -6,46 +6,59 @@ use std::{
 };
 
 use humantime::{format_duration, format_rfc3339_seconds};
-use leasehold::{Holder, Inspection, Locks, Owner, Result};
+use leasehold::{Holder, Inspection, Locks, Result};
 use serde_json::{Value, json};
 
 use crate::{
     arguments::Arguments,
     outcome::Told,
-    text::{holder_in_json, last_run, last_run_in_json, millis, printable},
+    text::{held_by, holder_in_json, last_run, last_run_in_json, millis},
 };
 
 pub(crate) fn status(arguments: &Arguments) -> (u8, Told) {
     let name = &arguments.name;
     let looked = Locks::connect(&arguments.url).and_then(|locks| {
-        let lock = locks.lock(name);
-        Ok((lock.inspect()?, lock.last_run()?))
+        let lock = arguments.lock(&locks);
+        // A semaphore is not for --once-per.
+        let is_marked = arguments.permits.is_none();
+        let run = is_marked.then(|| lock.last_run()).transpose()?;
+        Ok((lock.inspect()?, run.flatten()))
     });
     answer(arguments, looked, |(inspection, run)| {
         let run = run.as_ref();
         if arguments.json {
-            let mut status = in_json(name, inspection);
+            let mut status = in_json(arguments, inspection);
             status["last_run"] = run.map_or(Value::Null, last_run_in_json);
             status.to_string()
         } else {
             let run = run.map(|run| format!("\n{name}: {}", last_run(run)));
-            in_words(name, inspection) + &run.unwrap_or_default()
+            in_words(arguments, inspection) + &run.unwrap_or_default()
         }
     })
 }
 
 pub(crate) fn force_release(arguments: &Arguments) -> (u8, Told) {
     let name = &arguments.name;
-    let taken = Locks::connect(&arguments.url).and_then(|locks| locks.lock(name).force_release());
+    let taken =
+        Locks::connect(&arguments.url).and_then(|locks| arguments.lock(&locks).force_release());
     answer(arguments, taken, |taken| {
+        let holders = taken.holders();
         if arguments.json {
-            let holders: Vec<_> = taken.holders().iter().map(holder_in_json).collect();
-            json!({ "name": name, "released": taken.is_held(), "holders": holders }).to_string()
-        } else if taken.is_held() {
-            let from: Vec<_> = taken.holders().iter().map(held_by).collect();
-            format!("{name}: taken away from {}", from.join(", "))
-        } else {
-            format!("{name}: nobody had it")
+            return json!({
+                "name": name,
+                "released": taken.is_held(),
+                "semaphore": taken.is_semaphore(),
+                "holders": holders.iter().map(holder_in_json).collect::<Vec<_>>(),
+            })
+            .to_string();
+        }
+        let from: Vec<_> = holders.iter().map(held_by).collect();
+        let from = from.join(", ");
+        match holders.len() {
+            0 => format!("{name}: nobody had it"),
+            1 if taken.is_semaphore() => format!("{name}: taken away from 1 holder: {from}"),
+            all if taken.is_semaphore() => format!("{name}: taken away from {all} holders: {from}"),
+            _ => format!("{name}: taken away from {from}"),
         }
     })
 }
@@ -61,16 +74,14 @@ fn answer<T>(
     }
 }
 
-fn in_words(name: &str, inspection: &Inspection) -> String {
+fn in_words(arguments: &Arguments, inspection: &Inspection) -> String {
+    let name = &arguments.name;
     if inspection.is_foreign() {
         return format!("{name}: not a lock, but something else of this name");
     }
-    if !inspection.is_held() {
-        return format!("{name}: free");
-    }
-    let mut text = format!("{name}: held");
+    let mut text = format!("{name}: {}", state(arguments, inspection));
     for holder in inspection.holders() {
-        for (what, value) in lines(holder) {
+        for (what, value) in lines(holder, arguments.permits) {
             // Writing to a string cannot fail.
             let _ = write!(text, "\n  {what:<14} {value}");
         }
@@ -78,7 +89,26 @@ fn in_words(name: &str, inspection: &Inspection) -> String {
     text
 }
 
-fn lines(holder: &Holder) -> Vec<(&'static str, String)> {
+/// Begins with `free` or `held`. A semaphore is held if no permit is free.
+fn state(arguments: &Arguments, inspection: &Inspection) -> String {
+    let held = inspection.holders().len();
+    match (arguments.permits, inspection.free_permits()) {
+        (Some(permits), Some(0)) if held > permits as usize => {
+            format!("held: {held} permits, more than {permits}")
+        }
+        (Some(permits), Some(0)) => format!("held: {held} of {permits} permits"),
+        (Some(permits), Some(free)) => format!("free: {free} of {permits} permits"),
+        (Some(_), None) => "held, by a lock that is no semaphore".into(),
+        (None, _) if held == 0 => "free".into(),
+        (None, _) if inspection.is_semaphore() => {
+            format!("held: a semaphore, permits taken: {held}")
+        }
+        (None, _) => "held".into(),
+    }
+}
+
+/// With the number of permits that the holder of a semaphore counts, unless it is ours.
+fn lines(holder: &Holder, ours: Option<u32>) -> Vec<(&'static str, String)> {
     let mut lines = vec![("by", held_by(holder))];
     if let Some(since) = holder.since() {
         let ago = SystemTime::now().duration_since(since).unwrap_or_default();
@@ -92,11 +122,10 @@ fn lines(holder: &Holder) -> Vec<(&'static str, String)> {
     if let Some(fence) = holder.fencing_token() {
         lines.push(("fencing token", fence.to_string()));
     }
+    if let Some(permits) = holder.permits().filter(|permits| Some(*permits) != ours) {
+        lines.push(("one of", permits.to_string()));
+    }
     lines
-}
-
-fn held_by(holder: &Holder) -> String {
-    printable(holder.owner().map_or("somebody unknown", Owner::as_str))
 }
 
 /// Rounds a time down to a readable precision.
@@ -108,11 +137,15 @@ fn short(time: Duration) -> Duration {
     }
 }
 
-fn in_json(name: &str, inspection: &Inspection) -> Value {
+fn in_json(arguments: &Arguments, inspection: &Inspection) -> Value {
+    let free = inspection.free_permits();
     json!({
-        "name": name,
-        "held": inspection.is_held(),
+        "name": arguments.name,
+        "held": free.map_or(inspection.is_held(), |free| free == 0),
         "foreign": inspection.is_foreign(),
+        "semaphore": inspection.is_semaphore(),
+        "permits": arguments.permits,
+        "free_permits": free,
         "holders": inspection.holders().iter().map(holder_in_json).collect::<Vec<_>>(),
     })
 }

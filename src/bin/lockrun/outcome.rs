@@ -198,7 +198,7 @@ impl Report {
             }
             Conclusion::Told(_) => None,
             Conclusion::AlreadyRun(run) => Some(format!("`{name}` {}", last_run(run))),
-            Conclusion::Lost(loss) => Some(format!("`{name}` {loss}")),
+            Conclusion::Lost(loss) => Some(format!("{} {loss}", arguments.subject())),
             Conclusion::NotRun(error) => {
                 let command = arguments.command.first().cloned().unwrap_or_default();
                 Some(format!("{}: {}", command.display(), whole(error)))
@@ -221,6 +221,7 @@ impl Report {
         };
         json!({
             "name": arguments.name,
+            "permits": arguments.permits,
             "outcome": self.word(),
             "exit_code": self.code(),
             "message": self.message(arguments),

@@ -63,8 +63,8 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Conclusion, Conc
         .with(options);
 
     let asked = Instant::now();
-    arguments.tell(|| format!("waiting for `{}`", arguments.name));
-    let lock = locks.lock(&arguments.name);
+    arguments.tell(|| format!("waiting for {}", arguments.subject()));
+    let lock = arguments.lock(&locks);
     let under = |lease: &Lease| {
         let acquired = Instant::now();
         report.waited = acquired - asked;
@@ -87,7 +87,7 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Conclusion, Conc
         Ok(RunResult::AlreadyRun(run)) => Err(Conclusion::AlreadyRun(run)),
         Ok(RunResult::NotRun(outcome)) => Err(outcome),
         Ok(RunResult::Run(ended, released)) => Ok(concluded(arguments, ended, released, report)),
-        Err(Error::Contended { .. }) => Err(Conclusion::Busy(Busy::with(&lock))),
+        Err(Error::Contended { .. }) => Err(Conclusion::Busy(Busy::with(&lock, arguments.permits))),
         Err(error @ Error::Cancelled { .. }) => {
             let signal = events.lock().try_iter().find_map(|event| match event {
                 Event::Signal(signal) => Some(signal),
@@ -154,9 +154,13 @@ fn guarded(
     lease: &Lease,
     events: &Receiver<Event>,
 ) -> Result<Ended, Conclusion> {
-    arguments.tell(|| match lease.fencing_token() {
-        Some(fence) => format!("`{}` is ours, fencing token {fence}", arguments.name),
-        None => format!("`{}` is ours", arguments.name),
+    arguments.tell(|| match (lease.fencing_token(), arguments.permits) {
+        (Some(fence), _) => format!("{} is ours, fencing token {fence}", arguments.subject()),
+        (None, Some(permits)) => {
+            let subject = arguments.subject();
+            format!("{subject} is ours, one of {permits}, without a fencing token")
+        }
+        (None, None) => format!("{} is ours", arguments.subject()),
     });
     let mut guard = Guard::start(started).map_err(Conclusion::System)?;
     // lockrun may have been stopped for any length of time.

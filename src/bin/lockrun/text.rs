@@ -29,6 +29,11 @@ pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// A holder's own name, for people.
+pub(crate) fn held_by(holder: &Holder) -> String {
+    printable(holder.owner().map_or("somebody unknown", Owner::as_str))
+}
+
 /// A holder as JSON.
 pub(crate) fn holder_in_json(holder: &Holder) -> Value {
     json!({
@@ -37,6 +42,7 @@ pub(crate) fn holder_in_json(holder: &Holder) -> Value {
         "remaining_ms": holder.remaining().map(millis),
         "fencing_token": holder.fencing_token().map(FencingToken::get),
         "reader": holder.is_reader(),
+        "permits": holder.permits(),
     })
 }
 

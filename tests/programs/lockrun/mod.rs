@@ -8,6 +8,7 @@ mod interrupted;
 mod once;
 mod operator;
 mod outage;
+mod permits;
 mod tool;
 mod turns;
 mod wrapper;
