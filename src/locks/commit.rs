@@ -4,8 +4,8 @@
 //! mutex locked.
 //!
 //! A commit without a reply may be executed later. [`send_checked`](Lease::send_checked) records it
-//! as [`outstanding`](crate::renewing::outstanding): the lock is then not handed over, and its
-//! release changes the key that the commit watches.
+//! as [outstanding](crate::renewing::lease_state::Outstanding): the lock is then not handed over,
+//! and its release changes the key that the commit watches.
 
 use std::{sync::Arc, time::Duration};
 

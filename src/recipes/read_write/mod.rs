@@ -65,12 +65,11 @@
 //! - A writer gets a fencing token, and both kinds of hold can be renewed.
 //! - A release returns whether the hold was still ours.
 
-mod readers;
-mod writers;
+mod holders;
 
-pub use self::{
-    readers::{acquire_read, release_read, renew_read, try_acquire_read},
-    writers::{acquire_write, release_write, renew_write, try_acquire_write},
+pub use self::holders::{
+    acquire_read, acquire_write, release_read, release_write, renew_read, renew_write,
+    try_acquire_read, try_acquire_write,
 };
 pub use super::{
     article::{one_hash, two_key},

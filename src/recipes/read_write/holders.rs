@@ -1,10 +1,10 @@
-//! The functions for a writer.
+//! The functions for a reader, and those for a writer.
 
 use std::time::Duration;
 
 use redis::Connection;
 
-use super::{Grant, Side, acquiring_write, releasing, renewing};
+use super::{Grant, Side, acquiring_read, acquiring_write, releasing, renewing};
 use crate::{
     error::{Error, Operation, Result},
     recipes::hold::Hold,
@@ -12,6 +12,157 @@ use crate::{
     token::Token,
     wire::BusyReply,
 };
+
+/// Acquires the lock for reading, if no writer holds it or waits. Never waits.
+///
+/// The lease is 1 ms to 24 h and counts from when the server grants it, rounded up to milliseconds.
+/// When it ends the hold is over, even if the reader has not finished: check the result of
+/// [`release_read`], or renew in time.
+///
+/// If sent twice with the same token it is granted once: the second attempt extends the lease, and
+/// never shortens it. `Ok(false)`: a writer holds the lock or waits. One round trip.
+///
+/// # Errors
+/// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in
+///   `:lease`, or has braces other than one non-empty `{tag}`; the lease is not between 1 ms and 24
+///   h. Nothing was sent. Or the token holds this lock for writing; nothing was changed.
+/// - [`Error::Unknown`]: no reply came, so the token may hold the lock until
+///   the lease ends. Release it, or send the same again, on another connection.
+/// - [`Error::WrongKind`]: the key is no read-write lock of this kind.
+///   Nothing was changed.
+/// - [`Error::Redis`]: the server refused; nothing was changed.
+///
+/// # Example
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use leasehold::{Token, recipes::read_write};
+///
+/// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// let mut conn = pool.get()?;
+/// let token = Token::random();
+/// if read_write::try_acquire_read(&mut conn, "prices", &token, Duration::from_secs(10))? {
+///     // … read them …
+///     read_write::release_read(&mut conn, "prices", &token)?;
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn try_acquire_read(
+    conn: &mut Connection,
+    name: &str,
+    token: &Token,
+    lease: Duration,
+) -> Result<bool> {
+    let hold = Hold::read(name, token)?;
+    let call = acquiring_read(&hold, lease_millis("lease", lease)?, BusyReply::No);
+    let granted = hold.acquire(conn, "read_write::try_acquire_read", Duration::ZERO, &call)?;
+    Ok(granted.is_some())
+}
+
+/// Acquires the lock for reading, waiting up to `acquire_timeout` for the writers.
+///
+/// Retries after 1 to 10 ms, at random so that waiters do not retry in step. It tries at least
+/// once, even if `acquire_timeout` is zero; `Duration::MAX` waits for ever. `Ok(false)`: there was
+/// a writer until the deadline. Otherwise as [`try_acquire_read`], with the same token for all
+/// attempts. One round trip on a free lock, and one per retry.
+///
+/// # Errors
+/// As [`try_acquire_read`].
+///
+/// # Example
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use leasehold::{Token, recipes::read_write};
+///
+/// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// let mut conn = pool.get()?;
+/// let (token, wait, lease) = (Token::random(), Duration::from_secs(5), Duration::from_secs(10));
+/// if read_write::acquire_read(&mut conn, "prices", &token, wait, lease)? {
+///     // … read them …
+///     read_write::release_read(&mut conn, "prices", &token)?;
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn acquire_read(
+    conn: &mut Connection,
+    name: &str,
+    token: &Token,
+    acquire_timeout: Duration,
+    lease: Duration,
+) -> Result<bool> {
+    let hold = Hold::read(name, token)?;
+    let call = acquiring_read(&hold, lease_millis("lease", lease)?, BusyReply::No);
+    let granted = hold.acquire(conn, "read_write::acquire_read", acquire_timeout, &call)?;
+    Ok(granted.is_some())
+}
+
+/// Extends a reader's lease to `lease` from now, but never shortens it. `Ok(false)`: the hold is no
+/// longer ours.
+///
+/// A hold whose lease has ended is not ours and is not brought back, even if the lock is still
+/// free. Waiting writers do not prevent a renewal; they get the lock when the reader stops. Waits
+/// only for the server. One round trip.
+///
+/// # Errors
+/// - [`Error::Invalid`]: the name or the lease, as for [`try_acquire_read`].
+///   Nothing was sent.
+/// - [`Error::Unknown`]: no reply came; the hold has the new end or the old
+///   one.
+/// - [`Error::WrongKind`], [`Error::Redis`]: nothing
+///   was changed.
+///
+/// # Example
+/// ```no_run
+/// # use std::time::Duration;
+/// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// # let mut conn = pool.get()?;
+/// # let token = leasehold::Token::random();
+/// use leasehold::recipes::read_write;
+///
+/// if !read_write::renew_read(&mut conn, "prices", &token, Duration::from_secs(10))? {
+///     // … too late: a writer may have come in, so what was read may be half old, half new …
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn renew_read(
+    conn: &mut Connection,
+    name: &str,
+    token: &Token,
+    lease: Duration,
+) -> Result<bool> {
+    let (hold, lease) = (Hold::read(name, token)?, lease_millis("lease", lease)?);
+    renewing(&hold, Side::Reader, lease)
+        .asks_for(Operation::new("read_write::renew_read", name), conn)
+}
+
+/// Releases a reader's hold. `Ok(false)`: its lease had ended, so a writer may have held the lock
+/// since.
+///
+/// The last holder deletes the key. Waits only for the server. One round trip.
+///
+/// # Errors
+/// - [`Error::Invalid`]: the name, as for [`try_acquire_read`]. Nothing was
+///   sent.
+/// - [`Error::Unknown`]: no reply came; the hold is over now or at the end
+///   of its lease. If sent again, `Ok(false)` may mean that the first call succeeded.
+/// - [`Error::WrongKind`], [`Error::Redis`]: nothing
+///   was changed.
+///
+/// # Example
+/// ```no_run
+/// use leasehold::recipes::read_write;
+///
+/// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// # let mut conn = pool.get()?;
+/// # let token = leasehold::Token::random();
+/// let was_ours_to_the_end = read_write::release_read(&mut conn, "prices", &token)?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn release_read(conn: &mut Connection, name: &str, token: &Token) -> Result<bool> {
+    let call = releasing(&Hold::read(name, token)?, Side::Reader);
+    call.asks_for(Operation::new("read_write::release_read", name), conn)
+}
 
 /// Acquires the lock for writing, if there is no holder. Never waits, and keeps no reader out when
 /// it is refused.
