@@ -21,6 +21,7 @@
 //! - Acquire a lock again that you already hold: [`Locks::reentrant`].
 //! - Let in many readers or one writer: [`Locks::read`], [`Locks::write`].
 //! - Let in at most N holders: [`Locks::semaphore`].
+//! - Acquire several locks, all or none: [`Locks::all_of`], [`LockSet`].
 //! - Detect that a lock is lost: [`Lease::check`], [`LostSignal`].
 //! - Change the lease, the renewal and other settings: [`Options`].
 //! - Cancel a wait, at Ctrl-C or from another thread: [`Cancel`].
@@ -48,7 +49,7 @@
 //! - The book's semaphores, at most N at once: [`acquire_semaphore`], [`release_semaphore`];
 //!   [`acquire_fair_semaphore`], [`acquire_semaphore_with_lock`], [`refresh_fair_semaphore`],
 //!   [`release_fair_semaphore`].
-//! - In the book's style: [`with_lock`], [`commit_while_held`], [`transaction_while_held`];
+//! - In the book's style: [`with_lock`], [`with_locks`], [`commit_while_held`], [`transaction_while_held`];
 //!   [`transaction_with_lock`] takes a lock of its own.
 //! - Take a lock with one script or one `SET`, for a duration or until a moment:
 //!   [`recipes::mutex`], [`End::At`](recipes::mutex::End::At).
@@ -121,7 +122,9 @@ pub use cancel::Cancel;
 pub use cluster::{Nodes, NodesBuilder};
 pub use error::{Error, ErrorContext, LostReason, Result};
 pub use event::Events;
-pub use locks::{Committed, Holder, Inspection, LastRun, Lease, Lock, Locks, Once, Options, Ran};
+pub use locks::{
+    Committed, Holder, Inspection, LastRun, Lease, Leases, Lock, LockSet, Locks, Once, Options, Ran,
+};
 pub use market::{
     Listing, MarketLock, Purchase, list_item, list_item_with_lock, list_item_with_market_lock,
     purchase_item, purchase_item_with_lock, purchase_item_with_market_lock,
@@ -134,7 +137,7 @@ pub use recipes::book_semaphore::{
 };
 pub use recipes::simple::{
     acquire_lock, acquire_lock_with_timeout, commit_while_held, release_lock,
-    transaction_while_held, transaction_with_lock, with_lock,
+    transaction_while_held, transaction_with_lock, with_lock, with_locks,
 };
 pub use recipes::transaction::WatchedConnection;
 pub use renewing::{lease_state::RenewalState, signal::LostSignal};

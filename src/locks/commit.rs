@@ -16,6 +16,7 @@ use crate::{
     error::{Error, LostReason, Operation, Result},
     name::check_size,
     recipes::{
+        hold::Hold,
         simple::PATIENCE,
         transaction::{HeldCommit, Transaction, WatchedConnection},
     },
@@ -25,7 +26,7 @@ use crate::{
 #[cfg(feature = "testing")]
 use crate::{
     server::{CommitOutcome, CommitRequest, Committer},
-    wire::{is_error, refused},
+    wire::{Call, is_error, refused},
 };
 
 /// Two nodes that name each other agree within this. A command on a key of another slot is answered
@@ -348,9 +349,22 @@ impl Lease {
 
     /// Sends a commit. `None`: its mark was already there.
     fn send(&self, commit: &HeldCommit<'_>) -> Result<Option<Vec<Value>>> {
+        self.send_while_held(commit, &[self.hold()])
+    }
+
+    /// Sends a commit that the proof of all these holds belongs to.
+    #[cfg_attr(
+        not(feature = "testing"),
+        allow(unused_variables, reason = "the stand-in asks for each hold")
+    )]
+    pub(super) fn send_while_held(
+        &self,
+        commit: &HeldCommit<'_>,
+        holds: &[&Arc<Hold>],
+    ) -> Result<Option<Vec<Value>>> {
         #[cfg(feature = "testing")]
         if let Some(committer) = self.stack.server.committer() {
-            return self.send_to(committer, commit);
+            return self.send_to(committer, commit, holds);
         }
         self.on_pooled(|conn| commit.send(conn))
     }
@@ -361,12 +375,15 @@ impl Lease {
         &self,
         committer: &dyn Committer,
         commit: &HeldCommit<'_>,
+        holds: &[&Arc<Hold>],
     ) -> Result<Option<Vec<Value>>> {
-        let (hold, operation) = (self.hold(), commit.operation);
-        let release = commit.release.as_ref().map(|_| hold.giving_back());
+        let operation = commit.operation;
+        let release = commit.release.as_ref().map(|_| self.hold().giving_back());
+        let names: Vec<&str> = holds.iter().map(|hold| hold.lock_name().text()).collect();
+        let looks: Vec<Call> = holds.iter().map(|hold| hold.look()).collect();
         let request = CommitRequest {
-            lock: hold.lock_name().text(),
-            look: &hold.look(),
+            lock: &names.join(", "),
+            looks: &looks,
             writes: &commit.writes,
             release: release.as_ref(),
             mark: (commit.mark.as_ref()).map(|mark| (&*mark.key, mark.millis)),
@@ -431,7 +448,10 @@ impl Lease {
     /// Sends on a connection of the pool, and on a second one if the first was closed before
     /// anything was written, as after a restart of the server. If the lock has moved to another
     /// server, or is moving, sends again after a pause, for one I/O time-out.
-    fn on_pooled<T>(&self, mut send: impl FnMut(&mut Connection) -> Result<T>) -> Result<T> {
+    pub(super) fn on_pooled<T>(
+        &self,
+        mut send: impl FnMut(&mut Connection) -> Result<T>,
+    ) -> Result<T> {
         let server = &self.stack.server;
         let slot_moves_until = Deadline::after(server.limits().answer);
         let nodes_agree = NODES_AGREE.min(server.limits().answer);

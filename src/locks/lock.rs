@@ -247,7 +247,20 @@ impl Lock {
         self.stacks.of(lock.key(), Deadline::after(longest))
     }
 
-    fn acquire_as(&self, operation: Operation<'_>, timeout: Duration) -> Result<Lease> {
+    /// The key, also of a name that is not valid.
+    pub(super) fn key(&self) -> String {
+        [&*self.settings.prefix, &self.name].concat()
+    }
+
+    pub(super) fn deadline(&self, timeout: Duration) -> Deadline {
+        self.stacks.clock.after(timeout)
+    }
+
+    pub(super) fn check_name(&self) -> Result<()> {
+        self.lock_name().map(drop)
+    }
+
+    pub(super) fn acquire_as(&self, operation: Operation<'_>, timeout: Duration) -> Result<Lease> {
         match self.acquire_hold(operation, self.hold(), timeout) {
             Ok(acquired) => acquired.map_err(|_| operation.contended()),
             Err(error) => Err(self.with_found_kind(operation, error)),

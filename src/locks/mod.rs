@@ -14,6 +14,7 @@ mod lock;
 mod options;
 mod release;
 mod run;
+mod set;
 mod stack;
 mod stacks;
 
@@ -23,6 +24,7 @@ pub use lease::Lease;
 pub use lock::{Inspection, Lock};
 pub use options::Options;
 pub use run::Once;
+pub use set::{Leases, LockSet};
 
 use std::sync::Arc;
 
@@ -243,6 +245,22 @@ impl Locks {
     /// ```
     pub fn semaphore(&self, name: &str, permits: u32) -> Lock {
         self.of_kind(LockKind::Semaphore, name).among(permits)
+    }
+
+    /// The set of the mutexes of these names, to be acquired all at once or not at all.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// let leases = locks.all_of(["account:4711", "account:4712"]).acquire(Duration::from_secs(5))?;
+    /// // move the money
+    /// leases.release()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn all_of<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockSet {
+        LockSet::of(names.into_iter().map(|name| self.lock(name.as_ref())))
     }
 
     fn of_kind(&self, kind: LockKind, name: &str) -> Lock {

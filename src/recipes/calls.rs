@@ -153,7 +153,7 @@ impl Hold {
         };
         reads.cmd("TIME");
         Proof {
-            lock: &self.lock,
+            keys: vec![key],
             reads,
             is_ours: Box::new(|values| match values {
                 [count, end, time] => number(count) > Some(0) && is_ahead(end, time),

@@ -26,7 +26,7 @@ const COMMIT_ATTEMPTS: u32 = 8;
 /// A transaction that starts again if a watched key changed.
 pub(crate) struct Transaction<'a> {
     pub(super) operation: Operation<'a>,
-    /// All watched keys, with the lock first if there is one.
+    /// All watched keys, with those of locks first.
     keys: Vec<&'a str>,
     proof: Option<&'a Proof<'a>>,
     patience: Duration,
@@ -57,7 +57,7 @@ impl<'a> Transaction<'a> {
     /// Executes only while the lock is held.
     pub(crate) fn while_held(self, proof: &'a Proof<'a>) -> Self {
         Self {
-            keys: [&[proof.lock.key()], &*self.keys].concat(),
+            keys: [&*proof.keys, &*self.keys].concat(),
             proof: Some(proof),
             ..self
         }

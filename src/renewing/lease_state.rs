@@ -186,6 +186,10 @@ impl LeaseState {
         self.facts.lock().terms
     }
 
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.current().stopped
+    }
+
     pub(crate) fn lost(&self) -> Option<LostReason> {
         self.current().lost
     }

@@ -1,6 +1,8 @@
 //! `LostSignal`, which notifies a holder of the loss of its lease.
 
-use std::time::Duration;
+use std::{sync::Arc, thread, time::Duration};
+
+use parking_lot::Mutex;
 
 use super::keeper::Handle;
 use crate::error::{LostReason, Result};
@@ -26,12 +28,23 @@ use crate::error::{LostReason, Result};
 /// ```
 #[derive(Clone, Debug)]
 pub struct LostSignal {
-    lease: Handle,
+    /// One, or those of a set, of which any raises it.
+    leases: Arc<[Handle]>,
 }
+
+/// The pause between two looks at the leases of a set.
+const LOOKS_AT_SEVERAL: Duration = Duration::from_millis(10);
 
 impl LostSignal {
     pub(crate) fn new(lease: Handle) -> Self {
-        Self { lease }
+        Self::of_any([lease].into_iter())
+    }
+
+    /// A signal of the first loss among these leases.
+    pub(crate) fn of_any(leases: impl Iterator<Item = Handle>) -> Self {
+        Self {
+            leases: leases.collect(),
+        }
     }
 
     /// Returns true once the lease is lost.
@@ -43,16 +56,27 @@ impl LostSignal {
     /// Returns the reason of the loss; `None` if the lease is not lost.
     #[must_use]
     pub fn reason(&self) -> Option<LostReason> {
-        self.lease.lease_state().lost()
+        (self.leases.iter()).find_map(|lease| lease.lease_state().lost())
     }
 
     /// Waits until the lease is lost, for at most this long. Returns true if it is lost.
     ///
     /// Returns false at once if the renewal is stopped, since the signal can no longer be raised.
+    /// The signal of a set is noticed within 10 ms.
     #[must_use]
     pub fn wait_for(&self, timeout: Duration) -> bool {
-        let deadline = self.lease.lease_state().clock.after(timeout);
-        self.lease.lease_state().wait_until_lost(deadline)
+        let Some(first) = self.leases.first() else {
+            return false;
+        };
+        let deadline = first.lease_state().clock.after(timeout);
+        if self.leases.len() == 1 {
+            return first.lease_state().wait_until_lost(deadline);
+        }
+        let is_stopped = |lease: &Handle| lease.lease_state().is_stopped();
+        while !self.is_lost() && !deadline.has_passed() && !self.leases.iter().all(is_stopped) {
+            thread::sleep(deadline.remaining_up_to(LOOKS_AT_SEVERAL));
+        }
+        self.is_lost()
     }
 
     /// Registers a callback for the loss of the lease.
@@ -70,6 +94,17 @@ impl LostSignal {
     /// - [`Error::Thread`](crate::Error::Thread): the thread could not be started.
     /// - [`Error::Forked`](crate::Error::Forked): this is a forked child, which has no such thread.
     pub fn notify(&self, callback: impl FnOnce(LostReason) + Send + 'static) -> Result<()> {
-        self.lease.notify(Box::new(callback))
+        if let [lease] = &*self.leases {
+            return lease.notify(Box::new(callback));
+        }
+        // Only the first loss of several calls it.
+        let callback = Arc::new(Mutex::new(Some(callback)));
+        self.leases.iter().try_for_each(|lease| {
+            let callback = Arc::clone(&callback);
+            lease.notify(Box::new(move |reason| {
+                let callback = callback.lock().take();
+                callback.into_iter().for_each(|callback| callback(reason));
+            }))
+        })
     }
 }

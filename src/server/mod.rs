@@ -256,10 +256,10 @@ pub(crate) trait Committer {
 /// A transaction to execute while a lock is held.
 #[cfg(feature = "testing")]
 pub(crate) struct CommitRequest<'a> {
-    /// The name of the lock.
+    /// The name of the lock, or those of a set.
     pub(crate) lock: &'a str,
-    /// Returns 1 while the lock is the caller's.
-    pub(crate) look: &'a Call,
+    /// For each lock a call that returns 1 while the lock is the caller's.
+    pub(crate) looks: &'a [Call],
     pub(crate) writes: &'a Pipeline,
     /// Releases the lock in the same transaction.
     pub(crate) release: Option<&'a Call>,

@@ -18,4 +18,5 @@ mod exclusion;
 mod release;
 mod replies;
 mod semaphore;
+mod several;
 mod wait;

@@ -50,6 +50,7 @@
 //!   `false` also if the `DEL` found nothing to delete, and sends `UNWATCH` after every path that
 //!   does not reach `EXEC`, errors included.
 
+mod several;
 mod under_lock;
 
 use std::{mem, time::Duration};
@@ -72,6 +73,7 @@ scripts! {
     ACQUIRE_SIMPLE = "acquire.lua";
 }
 
+pub use several::with_locks;
 pub(crate) use under_lock::{PATIENCE, run_with_lock};
 pub use under_lock::{transaction_while_held, transaction_with_lock, with_lock};
 

@@ -81,17 +81,26 @@ pub fn with_lock<T>(
     let value = catch_unwind(AssertUnwindSafe(|| run(conn, &token)));
     let given_back = give_back(conn, &lock, &token);
     let value = value.unwrap_or_else(|panic| resume_unwind(panic));
-    let released = match given_back {
+    let released = released_as(operation, &token, given_back);
+    Ok(Some(Ran { value, released }))
+}
+
+/// The result of a release, as the caller of the whole is told it.
+pub(super) fn released_as(
+    operation: Operation<'_>,
+    token: &Token,
+    given_back: Result<bool>,
+) -> Result<()> {
+    match given_back {
         Ok(true) => Ok(()),
         Ok(false) => Err(operation.lost()),
         // The caller has no other way to learn the token.
-        Err(Error::Unknown { source, .. }) => Err(operation.unknown(Some(&token), source)),
+        Err(Error::Unknown { source, .. }) => Err(operation.unknown(Some(token), source)),
         Err(Error::Redis { source, .. }) if is_elsewhere(&source) => {
-            Err(operation.unknown(Some(&token), source))
+            Err(operation.unknown(Some(token), source))
         }
         Err(error) => Err(error),
-    };
-    Ok(Some(Ran { value, released }))
+    }
 }
 
 /// Reads, decides and writes in one transaction while the lock is still ours. Does not release it.
@@ -245,7 +254,7 @@ fn must_release(error: &Error) -> bool {
 
 /// Releases a lock, and retries if a signal interrupts it. If the caller has left a `MULTI` open,
 /// that refuses the release: it is discarded first. A lock that cannot be released ends by itself.
-fn give_back(conn: &mut Connection, lock: &LockName, token: &Token) -> Result<bool> {
+pub(super) fn give_back(conn: &mut Connection, lock: &LockName, token: &Token) -> Result<bool> {
     let mut tries = 1;
     loop {
         let released = release_lock(conn, lock.text(), token);

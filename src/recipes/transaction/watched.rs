@@ -25,7 +25,8 @@ type IsOurs<'a> = Box<dyn Fn(&[Value]) -> bool + 'a>;
 
 /// The reads that prove, while a lock is watched, that it is ours.
 pub(crate) struct Proof<'a> {
-    pub(crate) lock: &'a LockName,
+    /// The keys to watch: one, or those of several locks.
+    pub(crate) keys: Vec<&'a str>,
     pub(crate) reads: Pipeline,
     pub(crate) is_ours: IsOurs<'a>,
 }
@@ -36,9 +37,34 @@ impl<'a> Proof<'a> {
         let mut reads = Pipeline::with_capacity(1);
         reads.add_command(command(&["GET", lock.key()]));
         Self {
-            lock,
+            keys: vec![lock.key()],
             reads,
             is_ours: Box::new(|values| token.is_value(values.first())),
+        }
+    }
+
+    /// Proves that all of these locks are ours.
+    pub(crate) fn of_all(proofs: impl Iterator<Item = Self>) -> Self {
+        let (mut keys, mut reads, mut checks) = (Vec::new(), Pipeline::new(), Vec::new());
+        for proof in proofs {
+            keys.extend(proof.keys);
+            for read in proof.reads.cmd_iter() {
+                reads.add_command(read.clone());
+            }
+            checks.push((proof.reads.len(), proof.is_ours));
+        }
+        let is_ours = move |values: &[Value]| {
+            let mut rest = values;
+            checks.iter().all(|(count, is_ours)| {
+                let (these, others) = rest.split_at(rest.len().min(*count));
+                rest = others;
+                is_ours(these)
+            })
+        };
+        Self {
+            keys,
+            reads,
+            is_ours: Box::new(is_ours),
         }
     }
 

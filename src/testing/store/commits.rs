@@ -69,11 +69,13 @@ impl Store {
         request: &CommitRequest<'_>,
         now: Now,
     ) -> Result<(RedisResult<CommitOutcome>, Option<String>)> {
-        let look = self.run(request.look.parts(), now).answer;
-        match look.and_then(|answer| yes_or_no(&answer)) {
-            Ok(true) => {}
-            Ok(false) => return Ok((Ok(CommitOutcome::Lost), None)),
-            Err(error) => return Ok((Err(error), None)),
+        for look in request.looks {
+            let look = self.run(look.parts(), now).answer;
+            match look.and_then(|answer| yes_or_no(&answer)) {
+                Ok(true) => {}
+                Ok(false) => return Ok((Ok(CommitOutcome::Lost), None)),
+                Err(error) => return Ok((Err(error), None)),
+            }
         }
         if (request.mark).is_some_and(|(key, _)| self.commits.is_marked(key, now)) {
             return Ok((Ok(CommitOutcome::Before), None));

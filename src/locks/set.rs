@@ -1,0 +1,369 @@
+//! Several locks at once, all or none: `LockSet`, and its guard `Leases`.
+//!
+//! The locks are acquired one after the other, in the order of their keys. So no two sets wait for
+//! each other in a circle: of all sets that wait, the one whose locks come last waits for nobody
+//! who waits. The leases that are already held renew themselves meanwhile. If one lock is not had,
+//! the others are released.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::Pipeline;
+
+use super::{lease::Lease, lock::Lock, options::Options};
+use crate::{
+    error::{Error, Operation, Result, ensure},
+    recipes::{
+        simple::PATIENCE,
+        transaction::{HeldCommit, Proof, Transaction, WatchedConnection},
+    },
+    renewing::signal::LostSignal,
+    time::Deadline,
+    token::FencingToken,
+};
+
+const RELEASE: &str = "Leases::release";
+const COMMIT: &str = "Leases::commit";
+
+/// Several locks of any kinds, which any thread can acquire together.
+///
+/// [`Locks::all_of`](crate::Locks::all_of) makes a set of mutexes, [`of`](Self::of) one of any
+/// locks. Creating it sends nothing. A set that makes no sense is an error of its first use.
+///
+/// # Guarantees
+/// - All locks are held, or none.
+/// - Programs that use sets, and no single lock of a set beside them while they hold another, never
+///   wait for each other in a circle.
+///
+/// It does not guarantee an order among sets and single locks that want the same lock: a set waits
+/// for one lock after the other, so it may wait longer than others for the whole.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct LockSet {
+    /// In the order of their keys.
+    locks: Vec<Lock>,
+}
+
+impl LockSet {
+    /// A set of these locks, in any order.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use leasehold::{LockSet, Locks};
+    ///
+    /// let locks = Locks::connect("redis://127.0.0.1/")?;
+    /// let set = LockSet::of([locks.lock("order:4711"), locks.read("prices")]);
+    /// let leases = set.acquire(Duration::from_secs(5))?;
+    /// leases.release()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn of(locks: impl IntoIterator<Item = Lock>) -> Self {
+        let mut locks: Vec<Lock> = locks.into_iter().collect();
+        locks.sort_by(|one, other| one.key().cmp(&other.key()));
+        Self { locks }
+    }
+
+    /// Returns this set with these options for each of its locks; options that are not named keep
+    /// their values.
+    pub fn with(self, options: Options) -> Self {
+        let locks = self.locks.into_iter();
+        Self::of(locks.map(|lock| lock.with(options.clone())))
+    }
+
+    /// Acquires all locks, one after the other in the order of their keys, waiting up to `timeout`
+    /// for all together.
+    ///
+    /// Waits for each lock as [`Lock::acquire`] does. If one is not had, those that are held are
+    /// released. Their renewal goes on until then. One round trip for each lock that is free.
+    ///
+    /// # Errors
+    /// - As [`Lock::acquire`]. The error names the lock that was not had, and its holder if known.
+    /// - [`Error::Invalid`]: the set is empty, or two of its locks have the same key. Nothing was
+    ///   sent.
+    /// - [`Error::Lost`]: a lock was lost while the set waited for another. None is held.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// let set = locks.all_of(["account:4711", "account:4712"]);
+    /// let leases = set.acquire(Duration::from_secs(5))?;
+    /// // move the money
+    /// leases.release()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn acquire(&self, timeout: Duration) -> Result<Leases> {
+        self.acquire_as("LockSet::acquire", timeout)
+    }
+
+    /// Acquires all locks if all are free. `Ok(None)`: somebody else holds one of them.
+    ///
+    /// One round trip for each lock, until one is not free.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), without `Contended`, and at once.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// if let Some(leases) = locks.all_of(["account:4711", "account:4712"]).try_acquire()? {
+    ///     leases.release()?;
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn try_acquire(&self) -> Result<Option<Leases>> {
+        match self.acquire_as("LockSet::try_acquire", Duration::ZERO) {
+            Err(Error::Contended { .. }) => Ok(None),
+            acquired => acquired.map(Some),
+        }
+    }
+
+    fn acquire_as(&self, name: &'static str, timeout: Duration) -> Result<Leases> {
+        let Some(first) = self.locks.first() else {
+            return Err(Error::invalid("locks", "the set is empty"));
+        };
+        let is_twice = |pair: &[Lock]| pair[0].key() == pair[1].key();
+        if let Some(pair) = self.locks.windows(2).find(|pair| is_twice(pair)) {
+            let reason = format!("`{}` is in the set twice", pair[0].name());
+            return Err(Error::invalid("locks", reason));
+        }
+        self.locks.iter().try_for_each(Lock::check_name)?;
+        let deadline = first.deadline(timeout);
+        let mut held = Leases {
+            leases: Vec::with_capacity(self.locks.len()),
+        };
+        for lock in &self.locks {
+            let operation = Operation::new(name, lock.name());
+            let acquired = lock.acquire_as(operation, deadline.remaining());
+            held.leases.push(acquired?);
+        }
+        held.check_for(name)?;
+        Ok(held)
+    }
+}
+
+/// The locks of a [`LockSet`] that are held, until they are released or dropped. It is `Send`.
+///
+/// Dropping it releases all, as the drop of a [`Lease`] does, within the longest
+/// [`Options::drop_timeout`] of its locks.
+#[derive(Debug)]
+#[must_use = "dropping it releases the locks at once"]
+pub struct Leases {
+    leases: Vec<Lease>,
+}
+
+impl Leases {
+    /// Returns the lease of the lock of this name. `None`: the set has no such lock.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Lease> {
+        self.leases.iter().find(|lease| lease.name() == name)
+    }
+
+    /// Returns the [fencing token](Lease::fencing_token) of the lock of this name. `None`: it has
+    /// none, or the set has no such lock.
+    #[must_use]
+    pub fn fencing_token(&self, name: &str) -> Option<FencingToken> {
+        self.get(name)?.fencing_token()
+    }
+
+    /// Returns true while all locks are held. Sends nothing.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.leases.iter().all(Lease::is_held)
+    }
+
+    /// The time left of the lease that ends first, by our clock; zero once one is lost.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        let remaining = self.leases.iter().map(Lease::remaining);
+        remaining.min().unwrap_or_default()
+    }
+
+    /// [`is_held`](Self::is_held) as a `Result`, for `?`. Sends nothing.
+    ///
+    /// # Errors
+    /// [`Error::Lost`]: names the first lock that is lost, with the reason.
+    pub fn check(&self) -> Result<()> {
+        self.check_for("Leases::check")
+    }
+
+    fn check_for(&self, name: &'static str) -> Result<()> {
+        (self.leases.iter()).try_for_each(|lease| lease.check_for(name))
+    }
+
+    /// Returns a signal that is raised as soon as any of the locks is lost.
+    #[must_use]
+    pub fn lost(&self) -> LostSignal {
+        LostSignal::of_any(self.leases.iter().map(|lease| lease.handle.clone()))
+    }
+
+    /// Writes the pipeline that `build` fills, in one transaction, only while all locks are held.
+    ///
+    /// As [`Lease::commit`]. The server watches all locks. Two round trips.
+    ///
+    /// # Errors
+    /// As [`Lease::commit`]. [`Error::Lost`] names a lock that was lost. [`Error::Invalid`]: the
+    /// locks are on different servers or, on a cluster, the locks and keys are in different slots.
+    /// Give their names a tag in common, as in `{bank}:4711` and `{bank}:4712`. Nothing was
+    /// written.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// let leases = locks.all_of(["account:1", "account:2"]).acquire(Duration::from_secs(5))?;
+    /// leases.commit(|pipe| {
+    ///     pipe.decr("balance:1", 5).incr("balance:2", 5);
+    /// })?;
+    /// leases.release()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn commit(&self, build: impl FnOnce(&mut Pipeline)) -> Result<()> {
+        let first = self.on_one_server(COMMIT)?;
+        let commit = HeldCommit::new(first.operation(COMMIT), self.proof(), build)?;
+        // The caller's closure may have forked the process.
+        first.stack.process.refuse_forked_child()?;
+        let holds: Vec<_> = self.leases.iter().map(Lease::hold).collect();
+        self.send_checked(COMMIT, || first.send_while_held(&commit, &holds))
+            .map(drop)
+    }
+
+    /// Reads, decides and writes in one transaction, only while all locks are held.
+    ///
+    /// As [`Lease::transaction`]. The server watches all locks, and the keys.
+    ///
+    /// # Errors
+    /// As [`Lease::transaction`], and [`Error::Lost`] and [`Error::Invalid`] as
+    /// [`commit`](Self::commit).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use leasehold::{Locks, redis::Commands};
+    ///
+    /// let locks = Locks::connect("redis://127.0.0.1/")?;
+    /// let leases = locks.all_of(["account:1", "account:2"]).acquire(Duration::from_secs(5))?;
+    /// let moved = leases.transaction(&[], |conn, pipe| {
+    ///     let funds: Option<i64> = conn.get("balance:1")?;
+    ///     if funds.unwrap_or(0) < 5 {
+    ///         return Ok(false); // nothing is written
+    ///     }
+    ///     pipe.decr("balance:1", 5).incr("balance:2", 5);
+    ///     Ok(true)
+    /// })?;
+    /// leases.release()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn transaction<T>(
+        &self,
+        keys: &[&str],
+        mut attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
+    ) -> Result<T> {
+        let name = "Leases::transaction";
+        let first = self.on_one_server(name)?;
+        let proof = self.proof();
+        let transaction =
+            Transaction::new(first.operation(name), keys, PATIENCE).while_held(&proof);
+        let attempted = self.send_checked(name, || {
+            first.on_pooled(|conn| transaction.run(conn, &mut attempt))
+        })?;
+        attempted.map(|(value, _)| value)
+    }
+
+    /// Releases all locks. One round trip for each.
+    ///
+    /// All are tried, whatever happens to one of them.
+    ///
+    /// # Errors
+    /// - [`Error::Lost`]: names all locks that were lost before, and the reason of the first. The
+    ///   others were released, or are being released.
+    /// - As [`Lease::release`], of the first lock whose release failed.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// if let Some(leases) = locks.all_of(["account:1", "account:2"]).try_acquire()? {
+    ///     leases.release()?;
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn release(mut self) -> Result<()> {
+        let (mut lost, mut failed) = (Vec::new(), Ok(()));
+        for lease in self.leases.drain(..) {
+            let name = lease.name().to_owned();
+            match lease.release() {
+                Err(Error::Lost { reason, .. }) => lost.push((name, reason)),
+                released => failed = failed.and(released),
+            }
+        }
+        let Some((_, reason)) = lost.first() else {
+            return failed;
+        };
+        let names: Vec<&str> = lost.iter().map(|(name, _)| &**name).collect();
+        Err(Operation::new(RELEASE, &names.join(", ")).lost_because(*reason))
+    }
+
+    /// Returns the first lease, for its server.
+    ///
+    /// # Errors
+    /// A lock is lost, this is a forked child, or the locks are on several servers.
+    fn on_one_server(&self, name: &'static str) -> Result<&Lease> {
+        self.check_for(name)?;
+        let Some(first) = self.leases.first() else {
+            return Err(Error::invalid("locks", "the set is empty"));
+        };
+        first.stack.process.refuse_forked_child()?;
+        let is_beside = |lease: &Lease| Arc::ptr_eq(&lease.stack, &first.stack);
+        let are_beside = self.leases.iter().all(is_beside);
+        let reason = "a transaction needs all locks on one server: on a cluster give their names \
+                      a {tag} in common";
+        ensure(are_beside, "locks", reason)?;
+        Ok(first)
+    }
+
+    fn proof(&self) -> Proof<'_> {
+        Proof::of_all(self.leases.iter().map(|lease| lease.hold().proof()))
+    }
+
+    /// Sends a transaction, which counts as outstanding for each lock. Finds out which lock is lost
+    /// if the server says that one is.
+    fn send_checked<T>(&self, name: &'static str, send: impl FnOnce() -> Result<T>) -> Result<T> {
+        let outstanding = || {
+            self.leases
+                .iter()
+                .map(|lease| lease.lease_state().outstanding())
+        };
+        outstanding().for_each(|mut it| it.commit_is_out());
+        let done = send();
+        if !matches!(done, Err(Error::Unknown { .. })) {
+            outstanding().for_each(|mut it| it.commit_is_answered());
+        }
+        match done {
+            Err(Error::Redis { source, .. }) if source.code() == Some("CROSSSLOT") => {
+                let reason = "a transaction on a cluster needs all locks and keys in one slot, by \
+                              a {tag} in common";
+                Err(Error::invalid("locks", reason))
+            }
+            Err(error @ Error::Lost { .. }) => {
+                for lease in &self.leases {
+                    lease.verify()?;
+                }
+                self.check_for(name).and(Err(error))
+            }
+            done => done,
+        }
+    }
+}
+
+impl Drop for Leases {
+    fn drop(&mut self) {
+        let longest = self.leases.iter().map(|lease| lease.drop_timeout).max();
+        let deadline = Deadline::after(longest.unwrap_or_default());
+        for mut lease in self.leases.drain(..) {
+            lease.drop_timeout = lease.drop_timeout.min(deadline.remaining());
+        }
+    }
+}

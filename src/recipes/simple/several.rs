@@ -1,0 +1,175 @@
+//! Work under several locks of the book.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    time::Duration,
+};
+
+use redis::Connection;
+
+use super::{
+    acquire, take_or_set_end,
+    under_lock::{give_back, released_as},
+};
+use crate::{
+    error::{Error, Operation, Result, ensure},
+    name::LockName,
+    recipes::ran::Ran,
+    time::{Deadline, lease_millis},
+    token::Token,
+};
+
+const WITH_LOCKS: &str = "with_locks";
+
+/// Runs a closure under several locks of the book and releases them, also on a panic.
+///
+/// All locks are held when `run` is called, or it is not called. They are taken one after the other
+/// in the order of their keys, whatever the order of the names, so that no two callers of this
+/// function wait for each other in a circle. `Ok(None)`: another holder had one of them until the
+/// deadline, and the others were released.
+///
+/// `acquire_timeout` is for all locks together. Each is held for at most `lock_timeout`. While the
+/// next one is waited for, those that are held are renewed after each third of it; nothing is
+/// renewed from then on. `run` gets the connection, and the tokens in the order of the names.
+/// Otherwise as [`with_lock`](crate::with_lock). Each lock costs a round trip to take and two to
+/// release.
+///
+/// # Errors
+/// - As [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout). `run` was not called. The
+///   error names the lock; what is held is released, unless the connection failed: then it ends
+///   with its lease.
+/// - [`Error::Invalid`]: there is no name, or a name twice. Nothing was sent.
+/// - [`Error::Lost`]: another program took a lock away while the next one was waited for. `run` was
+///   not called.
+///
+/// # Example
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use leasehold::{redis::Commands, with_locks};
+///
+/// let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
+/// let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(60));
+/// let accounts = ["account:4711", "account:4712"];
+/// let Some(ran) = with_locks(&mut conn, &accounts, wait, lease, |conn, _tokens| {
+///     conn.decr::<_, _, ()>("balance:4711", 5)?;
+///     conn.incr::<_, _, ()>("balance:4712", 5)
+/// })?
+/// else {
+///     anyhow::bail!("another process works on one of the accounts");
+/// };
+/// ran.unless_lost()??;
+/// # anyhow::Ok(())
+/// ```
+pub fn with_locks<T>(
+    conn: &mut Connection,
+    lock_names: &[&str],
+    acquire_timeout: Duration,
+    lock_timeout: Duration,
+    run: impl FnOnce(&mut Connection, &[Token]) -> T,
+) -> Result<Option<Ran<T>>> {
+    let lease = lease_millis("lock_timeout", lock_timeout)?;
+    let wanted = in_order(lock_names)?;
+    let mut held = Vec::with_capacity(wanted.len());
+    let deadline = Deadline::after(acquire_timeout);
+    let acquired = acquire_all(conn, &wanted, lease, deadline, &mut held);
+    if !matches!(acquired, Ok(true)) {
+        let is_silent = |error: &Error| match error {
+            Error::Unknown { .. } => true,
+            Error::Redis { source, .. } => source.is_io_error(),
+            _ => false,
+        };
+        if !acquired.as_ref().is_err_and(is_silent) {
+            // The caller gets the reason why the set was not had.
+            let _ = release_all(conn, &held);
+        }
+        return acquired.map(|_| None);
+    }
+    let tokens: Vec<Token> = (lock_names.iter())
+        .filter_map(|name| held.iter().find(|(lock, _)| lock.text() == *name))
+        .map(|(_, token)| token.clone())
+        .collect();
+    let value = catch_unwind(AssertUnwindSafe(|| run(conn, &tokens)));
+    let released = release_all(conn, &held);
+    let value = value.unwrap_or_else(|panic| resume_unwind(panic));
+    Ok(Some(Ran { value, released }))
+}
+
+type Held = (LockName, Token);
+
+/// The locks in the order of their keys.
+fn in_order(names: &[&str]) -> Result<Vec<LockName>> {
+    ensure(!names.is_empty(), "lock_names", "there is none")?;
+    let locks: Result<Vec<_>> = names.iter().map(|name| LockName::new(name)).collect();
+    let mut locks = locks?;
+    locks.sort_by(|one, other| one.key().cmp(other.key()));
+    let is_twice = locks.windows(2).any(|pair| pair[0] == pair[1]);
+    ensure(!is_twice, "lock_names", "a name is there twice")?;
+    Ok(locks)
+}
+
+/// Takes the locks in this order, and renews those that it has after each third of the lease.
+/// Returns false if one is not had in time.
+fn acquire_all(
+    conn: &mut Connection,
+    wanted: &[LockName],
+    lease: u64,
+    deadline: Deadline,
+    held: &mut Vec<Held>,
+) -> Result<bool> {
+    let third = Duration::from_millis(lease) / 3;
+    let mut renew_at = Deadline::after(third);
+    for lock in wanted {
+        let operation = Operation::new(WITH_LOCKS, lock.text());
+        loop {
+            let wait = if held.is_empty() {
+                deadline.remaining()
+            } else {
+                deadline.remaining().min(renew_at.remaining())
+            };
+            if let Some(token) = acquire(conn, operation, lock, wait, Some(lease))? {
+                if held.is_empty() {
+                    renew_at = Deadline::after(third);
+                }
+                held.push((lock.clone(), token));
+                break;
+            }
+            if deadline.has_passed() {
+                return Ok(false);
+            }
+            renew_all(conn, held, lease)?;
+            renew_at = Deadline::after(third);
+        }
+    }
+    Ok(true)
+}
+
+/// Sets the end of each lock again. One that has ended meanwhile is taken again if it is free:
+/// nothing was done under it yet.
+fn renew_all(conn: &mut Connection, held: &[Held], lease: u64) -> Result<()> {
+    for (lock, token) in held {
+        let operation = Operation::new(WITH_LOCKS, lock.text());
+        let renewed = take_or_set_end(lock, token, Some(lease)).asks(conn);
+        if !renewed.map_err(|error| operation.unanswered(Some(token), error))? {
+            return Err(operation.lost());
+        }
+    }
+    Ok(())
+}
+
+/// Releases all, whatever happens to one of them. The error names all that were lost, or is the
+/// first of another kind.
+fn release_all(conn: &mut Connection, held: &[Held]) -> Result<()> {
+    let (mut lost, mut failed) = (Vec::new(), Ok(()));
+    for (lock, token) in held {
+        let operation = Operation::new(WITH_LOCKS, lock.text());
+        match released_as(operation, token, give_back(conn, lock, token)) {
+            Err(Error::Lost { .. }) => lost.push(lock.text()),
+            released => failed = failed.and(released),
+        }
+    }
+    if lost.is_empty() {
+        return failed;
+    }
+    Err(Operation::new(WITH_LOCKS, &lost.join(", ")).lost())
+}

@@ -1,0 +1,275 @@
+//! Several locks at once: all are held or none, and no two sets wait for each other in a circle.
+
+use std::{
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Cancel, Error, LockSet, Locks, LostReason, Options};
+use redis::Commands;
+
+use crate::{
+    common::{
+        LONG, MS, Proxy, SLACK, Server,
+        hold::{comes_true, every_kind, leave_the_watchdog_alone},
+        wait::unless_halted,
+    },
+    waiting::waiting,
+};
+
+const BOTH: [&str; 2] = ["b", "a"];
+
+fn bench() -> (Server, Locks, redis::Connection) {
+    let server = Server::start().unwrap();
+    let locks = crate::connect(&server.url());
+    let conn = server.connection().unwrap();
+    (server, locks, conn)
+}
+
+fn keys(conn: &mut redis::Connection) -> Vec<String> {
+    let mut keys: Vec<String> = conn.keys("lock:*").unwrap();
+    keys.sort();
+    keys
+}
+
+#[test]
+fn all_kinds_are_held_together_and_released_together() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = bench();
+        let leases = LockSet::of(every_kind(&locks)).acquire(LONG).unwrap();
+        leases.check().unwrap();
+        assert!(leases.is_held() && leases.remaining() > Duration::from_secs(5));
+        assert_eq!(keys(&mut conn).len(), 5);
+        assert!(leases.fencing_token("mutex").is_some());
+        assert!(leases.fencing_token("read").is_none());
+        assert!(leases.fencing_token("another").is_none() && leases.get("another").is_none());
+        leases.release().unwrap();
+        assert_eq!(keys(&mut conn), [""; 0]);
+        drop(locks.all_of(BOTH).acquire(LONG).unwrap());
+        assert_eq!(keys(&mut conn), [""; 0]);
+    });
+}
+
+#[test]
+fn where_one_is_not_had_none_is_held_and_the_error_names_it_and_its_holder() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = bench();
+        let held = locks.lock("b").acquire(LONG).unwrap();
+        let set = locks.all_of(["a", "b", "c"]);
+        assert!(set.try_acquire().unwrap().is_none());
+        assert_eq!(keys(&mut conn), ["lock:b"]);
+        let refused = set.acquire(100 * MS).unwrap_err();
+        let Error::Contended {
+            context, holder, ..
+        } = &refused
+        else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(context.lock, "b");
+        assert!(holder.is_some(), "{refused:?}");
+        assert_eq!(keys(&mut conn), ["lock:b"]);
+        held.release().unwrap();
+        set.acquire(LONG).unwrap().release().unwrap();
+    });
+}
+
+/// In the caller's order they would wait for each other until their time is over.
+#[test]
+fn sets_in_opposite_orders_do_not_wait_for_each_other_in_a_circle() {
+    unless_halted(|| {
+        let (server, ours, _conn) = bench();
+        let theirs = crate::connect(&server.url());
+        let sets = [ours.all_of(["a", "b"]), theirs.all_of(["b", "a"])];
+        thread::scope(|scope| {
+            for set in sets.iter().cycle().take(8) {
+                scope.spawn(move || {
+                    for _ in 0..25 {
+                        let leases = set.acquire(6 * LONG).unwrap();
+                        thread::sleep(MS);
+                        leases.release().unwrap();
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn what_is_held_is_kept_alive_while_the_next_is_waited_for() {
+    unless_halted(|| {
+        let (_server, locks, _conn) = bench();
+        let short = locks.with(Options::new().lease(600 * MS));
+        let held = locks.lock("b").acquire(LONG).unwrap();
+        let set = short.all_of(BOTH);
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| set.acquire(LONG).map(|leases| leases.release()));
+            assert!(comes_true(|| waiting(&short.lock("b")) == 1));
+            thread::sleep(1_300 * MS);
+            assert!(short.lock("a").inspect().unwrap().is_held());
+            held.release().unwrap();
+            waiter.join().unwrap().unwrap().unwrap();
+        });
+    });
+}
+
+/// It is not renewed, and so it is over when the other one is had.
+#[test]
+fn one_that_is_lost_while_another_is_waited_for_is_told_and_none_is_held() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = bench();
+        let held = locks.lock("b").acquire(LONG).unwrap();
+        let short = Options::new().lease(200 * MS).renewal(false);
+        let set = LockSet::of([locks.lock("b"), locks.lock("a").with(short)]);
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| set.acquire(LONG).unwrap_err());
+            assert!(comes_true(
+                || !conn.exists::<_, bool>("lock:a").unwrap() && waiting(&locks.lock("b")) == 1
+            ));
+            thread::sleep(300 * MS);
+            held.release().unwrap();
+            let error = waiter.join().unwrap();
+            assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+            assert!(error.context().is_some_and(|context| context.lock == "a"));
+        });
+        assert_eq!(keys(&mut conn), [""; 0]);
+    });
+}
+
+#[test]
+fn a_set_that_makes_no_sense_is_refused_before_anything_is_sent() {
+    let locks = Locks::connect("redis://127.0.0.1:1/").unwrap();
+    let other_prefix = locks.with(Options::new().prefix("lock:a"));
+    let sets = [
+        (locks.all_of([""; 0]), "empty"),
+        (locks.all_of(["a", "b", "a"]), "`a` is in the set twice"),
+        (LockSet::of([locks.lock("a"), locks.read("a")]), "twice"),
+        (
+            LockSet::of([locks.lock("ab"), other_prefix.lock("b")]),
+            "twice",
+        ),
+        (locks.all_of(["a", "b:lease"]), ":lease"),
+    ];
+    for (set, reason) in sets {
+        for refused in [set.try_acquire().map(drop), set.acquire(MS).map(drop)] {
+            let error = refused.unwrap_err();
+            assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+            assert!(error.to_string().contains(reason), "{error}");
+        }
+    }
+}
+
+#[test]
+fn the_loss_of_any_is_told_by_its_name_and_the_others_are_released() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = bench();
+        let leases = locks.all_of(["a", "b", "c"]).acquire(LONG).unwrap();
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let called = Arc::clone(&calls);
+        let call = move |reason| called.lock().unwrap().push(reason);
+        leases.lost().notify(call).unwrap();
+        assert!(!leases.lost().wait_for(50 * MS));
+        let () = conn.del(&["lock:b", "lock:c"]).unwrap();
+        assert!(leases.lost().wait_for(LONG));
+        let lost = || leases.get("c").is_some_and(|lease| !lease.is_held());
+        assert!(comes_true(lost));
+        let error = leases.check().unwrap_err();
+        assert!(matches!(&error, Error::Lost { context, .. } if context.lock == "b"));
+        assert!(!leases.is_held() && leases.remaining().is_zero());
+        assert!(comes_true(
+            || *calls.lock().unwrap() == [LostReason::TakenAway]
+        ));
+        let error = leases.release().unwrap_err();
+        let Error::Lost { context, .. } = &error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(context.lock, "b, c");
+        assert_eq!(keys(&mut conn), [""; 0]);
+    });
+}
+
+#[test]
+fn it_is_written_only_while_all_are_held() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = bench();
+        let set = LockSet::of([locks.lock("a"), locks.read("b"), locks.semaphore("c", 2)]);
+        let leases = set.acquire(LONG).unwrap();
+        leases.commit(|pipe| _ = pipe.incr("balance", 1)).unwrap();
+        let moved = leases.transaction(&["other"], |conn, pipe| {
+            let balance: i64 = conn.get("balance")?;
+            pipe.set("balance", balance + 1);
+            Ok(balance)
+        });
+        assert_eq!(moved.unwrap(), 1);
+        for lost in ["a", "b", "c"] {
+            let set = LockSet::of([locks.lock("a2"), locks.read("b2"), locks.semaphore("c2", 2)]);
+            let leases = set.acquire(LONG).unwrap();
+            let key = format!("lock:{lost}2");
+            // Not told of it: the server does not track this connection's own look.
+            let () = conn.del(&key).unwrap();
+            let error = leases
+                .commit(|pipe| _ = pipe.incr("balance", 1))
+                .unwrap_err();
+            let named = format!("{lost}2");
+            let is_named = matches!(&error, Error::Lost { context, .. } if context.lock == named);
+            assert!(is_named, "{error:?}");
+            let never = leases.transaction(&[], |_, pipe| Ok(_ = pipe.incr("balance", 1)));
+            assert!(matches!(never, Err(Error::Lost { .. })), "{never:?}");
+        }
+        assert_eq!(conn.get::<_, i64>("balance").unwrap(), 2);
+        leases.release().unwrap();
+    });
+}
+
+#[test]
+fn n_free_locks_cost_n_round_trips_and_so_does_their_release() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let locks = Locks::connect(&proxy.url()).unwrap();
+        let mut conn = server.connection().unwrap();
+        leave_the_watchdog_alone(&proxy, &locks, &mut conn);
+        let set = locks.all_of(["a", "b", "c", "d", "e"]);
+        set.acquire(LONG).unwrap().release().unwrap();
+        let (leases, traffic) = proxy.traffic_of(|| set.acquire(LONG).unwrap());
+        assert_eq!(traffic.round_trips, 5);
+        let ((), traffic) = proxy.traffic_of(|| leases.release().unwrap());
+        assert_eq!(traffic.round_trips, 5);
+    });
+}
+
+#[test]
+fn a_cancel_ends_the_wait_for_any_of_them_and_none_is_held() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = bench();
+        let cancel = Cancel::new();
+        let set = locks.all_of(BOTH).with(Options::new().cancel(&cancel));
+        let held = locks.lock("b").acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| set.acquire(Duration::MAX).unwrap_err());
+            assert!(comes_true(|| waiting(&locks.lock("b")) == 1));
+            cancel.cancel();
+            let error = waiter.join().unwrap();
+            assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+        });
+        assert_eq!(keys(&mut conn), ["lock:b"]);
+        held.release().unwrap();
+    });
+}
+
+/// The drops share one time: not one for each.
+#[test]
+fn a_drop_beside_a_silent_server_takes_the_time_of_one() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = Locks::connect(&server.url()).unwrap();
+        let options = Options::new().drop_timeout(400 * MS);
+        let set = locks.all_of(["a", "b", "c", "d", "e", "f"]).with(options);
+        let leases = set.acquire(LONG).unwrap();
+        server.freeze().unwrap();
+        let asked = Instant::now();
+        drop(leases);
+        assert!(asked.elapsed() < 400 * MS + SLACK, "{:?}", asked.elapsed());
+        server.thaw().unwrap();
+    });
+}

@@ -1,0 +1,147 @@
+//! Several locks of the book around one closure.
+
+use std::{panic, thread, time::Duration};
+
+use leasehold::{
+    Error, acquire_lock_with_timeout, recipes::mutex, release_lock, with_lock, with_locks,
+};
+use redis::Commands;
+
+use crate::common::{LONG, MS, Server, hold::comes_true, wait::unless_halted};
+
+#[test]
+fn all_are_held_inside_with_the_tokens_in_the_order_of_the_names_and_free_afterwards() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let names = ["b", "a", "c"];
+    let ran = with_locks(&mut conn, &names, LONG, LONG, |conn, tokens| {
+        let held = names.map(|name| conn.get::<_, String>(format!("lock:{name}")).unwrap());
+        let tokens: Vec<String> = tokens.iter().map(ToString::to_string).collect();
+        assert_eq!(tokens, held);
+        7
+    });
+    assert_eq!(ran.unwrap().unwrap().unless_lost().unwrap(), 7);
+    assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
+}
+
+#[test]
+fn where_one_is_not_had_nothing_runs_and_none_is_held() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let token = acquire_lock_with_timeout(&mut conn, "b", Duration::ZERO, LONG).unwrap();
+    let names = ["c", "b", "a"];
+    let ran = with_locks(&mut conn, &names, 30 * MS, LONG, |_, _| panic!("it ran"));
+    assert!(ran.unwrap().is_none());
+    assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), ["lock:b"]);
+    assert!(release_lock(&mut conn, "b", &token.unwrap()).unwrap());
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let refused: [&[&str]; 3] = [&[], &["a", "b", "a"], &["a", ""]];
+    for names in refused {
+        let ran = with_locks(&mut conn, names, MS, LONG, |_, _| panic!("it ran"));
+        assert!(matches!(ran, Err(Error::Invalid { .. })), "{names:?}");
+    }
+    assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
+}
+
+/// The wait takes longer than the lease of the first.
+#[test]
+fn what_is_held_is_renewed_while_the_next_is_waited_for() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let [mut conn, mut other] = [(); 2].map(|()| server.connection().unwrap());
+        let token = acquire_lock_with_timeout(&mut other, "b", Duration::ZERO, LONG).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                with_locks(&mut conn, &["a", "b"], LONG, 600 * MS, |conn, _| {
+                    conn.pttl::<_, i64>("lock:a").unwrap()
+                })
+            });
+            assert!(comes_true(|| other.exists("lock:a").unwrap()));
+            let first: String = other.get("lock:a").unwrap();
+            thread::sleep(1_500 * MS);
+            assert_eq!(other.get::<_, String>("lock:a").unwrap(), first);
+            release_lock(&mut other, "b", &token.unwrap()).unwrap();
+            let ran = waiter.join().unwrap().unwrap().unwrap();
+            assert!(ran.unless_lost().unwrap() > 300);
+        });
+    });
+}
+
+#[test]
+fn one_that_was_taken_away_while_the_next_was_waited_for_is_a_loss() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let [mut conn, mut other] = [(); 2].map(|()| server.connection().unwrap());
+        acquire_lock_with_timeout(&mut other, "b", Duration::ZERO, LONG).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                with_locks(&mut conn, &["a", "b"], LONG, 600 * MS, |_, _| {
+                    panic!("it ran")
+                })
+            });
+            assert!(comes_true(|| other.exists("lock:a").unwrap()));
+            let () = other.set("lock:a", "somebody else").unwrap();
+            let lost = waiter.join().unwrap().map(drop);
+            let is_named = matches!(&lost, Err(Error::Lost { context, .. }) if context.lock == "a");
+            assert!(is_named, "{lost:?}");
+        });
+        assert_eq!(other.get::<_, String>("lock:a").unwrap(), "somebody else");
+    });
+}
+
+#[test]
+fn a_loss_inside_is_told_with_all_names_and_a_panic_releases_all() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let ran = with_locks(&mut conn, &["c", "a", "b"], LONG, LONG, |conn, _| {
+        let () = conn.del(&["lock:a", "lock:c"]).unwrap();
+    });
+    let released = ran.unwrap().unwrap().released;
+    let is_named = matches!(&released, Err(Error::Lost { context, .. }) if context.lock == "a, c");
+    assert!(is_named, "{released:?}");
+    let panicked = panic::catch_unwind(panic::AssertUnwindSafe(|| {
+        with_locks(&mut conn, &["a", "b"], LONG, LONG, |_, _| panic!("inside"))
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
+}
+
+/// With the locks in the callers' order each would wait for the other until its time is over.
+#[test]
+fn callers_with_opposite_orders_do_not_wait_in_a_circle() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        thread::scope(|scope| {
+            for names in [["a", "b"], ["b", "a"], ["a", "b"], ["b", "a"]] {
+                let mut conn = server.connection().unwrap();
+                scope.spawn(move || {
+                    for _ in 0..25 {
+                        let ran = with_locks(&mut conn, &names, 3 * LONG, LONG, |conn, _| {
+                            conn.incr::<_, _, ()>("runs", 1)
+                        });
+                        ran.unwrap().unwrap().unless_lost().unwrap().unwrap();
+                    }
+                });
+            }
+        });
+        let runs: u32 = server.connection().unwrap().get("runs").unwrap();
+        assert_eq!(runs, 100);
+    });
+}
+
+#[test]
+fn a_single_lock_and_a_mutex_exclude_it() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let ran = with_lock(&mut conn, "a", MS, LONG, |conn, token| {
+        let inner = with_locks(conn, &["b", "a"], MS, LONG, |_, _| ()).unwrap();
+        assert!(inner.is_none());
+        mutex::renew(conn, "a", token, LONG).unwrap()
+    });
+    assert!(ran.unwrap().unwrap().unless_lost().unwrap());
+}
