@@ -60,14 +60,16 @@ impl LockSet {
     /// ```
     pub fn of(locks: impl IntoIterator<Item = Lock>) -> Self {
         let mut locks: Vec<Lock> = locks.into_iter().collect();
-        locks.sort_by(|one, other| one.key().cmp(&other.key()));
+        locks.sort_by_key(Lock::key);
         Self { locks }
     }
 
     /// Returns this set with these options for each of its locks; options that are not named keep
     /// their values.
+    #[allow(clippy::needless_pass_by_value, reason = "as for Lock::with")]
     pub fn with(self, options: Options) -> Self {
         let locks = self.locks.into_iter();
+        // A prefix may change the order.
         Self::of(locks.map(|lock| lock.with(options.clone())))
     }
 

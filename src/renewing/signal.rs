@@ -103,7 +103,9 @@ impl LostSignal {
             let callback = Arc::clone(&callback);
             lease.notify(Box::new(move |reason| {
                 let callback = callback.lock().take();
-                callback.into_iter().for_each(|callback| callback(reason));
+                if let Some(callback) = callback {
+                    callback(reason);
+                }
             }))
         })
     }
