@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Cancel, Error, LockSet, Locks, LostReason, Options};
+use leasehold::{Cancel, Error, Leases, LockSet, Locks, LostReason, Options};
 use redis::Commands;
 
 use crate::{
@@ -103,7 +103,7 @@ fn what_is_held_is_kept_alive_while_the_next_is_waited_for() {
         let held = locks.lock("b").acquire(LONG).unwrap();
         let set = short.all_of(BOTH);
         thread::scope(|scope| {
-            let waiter = scope.spawn(|| set.acquire(LONG).map(|leases| leases.release()));
+            let waiter = scope.spawn(|| set.acquire(LONG).map(Leases::release));
             assert!(comes_true(|| waiting(&short.lock("b")) == 1));
             thread::sleep(1_300 * MS);
             assert!(short.lock("a").inspect().unwrap().is_held());
