@@ -1,5 +1,5 @@
-//! An offer: an item of a seller at a whole price, its keys, and the values there. Prices, funds and
-//! memberships are read as the book stores them, and checked: other programs write them too.
+//! An offer: an item of a seller at a whole price, its keys, and the values there. Prices, funds
+//! and memberships are read as the book stores them, and checked: other programs write them too.
 
 use redis::Value;
 

@@ -14,8 +14,8 @@
 //! A connection that several threads use is locked while it is used: `slot` in [`tracked`]. The
 //! listener's `ear` and the letters of an [`outbox`] are locked after `slot`, and the stage of a
 //! letter after the letters. The values of a [`PerServer`] are locked briefly, and while one is
-//! made, which opens no connection. A thread unlocks `slot` and `ear` before it calls an [`Observer`],
-//! which locks the queues or the keeper.
+//! made, which opens no connection. A thread unlocks `slot` and `ear` before it calls an
+//! [`Observer`], which locks the queues or the keeper.
 
 #[cfg(feature = "cluster")]
 mod cluster;

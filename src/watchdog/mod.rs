@@ -1,6 +1,5 @@
-//! [`Watchdog`]: renews locks that plain functions have acquired, and [`Renewal`], the handle of one
-//! lease that it keeps. Its threads are those of
-//! `renewing`, one keeper for each shard.
+//! [`Watchdog`]: renews locks that plain functions have acquired, and [`Renewal`], the handle of
+//! one lease that it keeps. Its threads are those of `renewing`, one keeper for each shard.
 
 mod keep;
 
