@@ -14,6 +14,12 @@ use crate::{
 const BUGS: &[(&str, Checker)] = &[
     // A mutex is held by who was not granted it.
     ("second-holder", Checker::Exclusion),
+    // A holder counts one permit more than there are.
+    ("one-permit-more", Checker::Exclusion),
+    // A holder whose permit has ended takes it back without looking.
+    ("permit-taken-back", Checker::Exclusion),
+    // A waiter does not ask while a permit is free.
+    ("permit-sleeper", Checker::Free),
     // A writer is in who was not let in.
     ("writer-beside-readers", Checker::Exclusion),
     // Fencing numbers are rounded, so that holds have the same one.

@@ -15,6 +15,8 @@ use crate::clock::Nanos;
 pub(crate) enum Mode {
     Exclusive,
     Shared,
+    /// As one of so many.
+    Permit(u32),
 }
 
 /// An attempt to get a lock, before it is made.

@@ -14,6 +14,7 @@ use nix::{sys::signal::Signal, unistd::Pid};
 use crate::{
     checks::{Checker, Span, Violation},
     clock::{Nanos, millis, now},
+    faults::SEMAPHORES,
     role::Part,
     stage::LOG,
 };
@@ -49,6 +50,13 @@ pub(crate) fn left_on_the_server(conn: &mut Connection, patience: Nanos) -> Vec<
 fn locks_on(conn: &mut Connection) -> Vec<String> {
     let mut keys: Vec<String> = conn.keys("lock:*").unwrap_or_default();
     keys.retain(|key| !key.contains(":lease"));
+    // Nothing of a semaphore stays beside it.
+    for lock in SEMAPHORES {
+        let companion = format!("{{lock:{lock}}}:lease");
+        if conn.exists(&companion).unwrap_or(false) {
+            keys.push(companion);
+        }
+    }
     keys
 }
 

@@ -35,6 +35,11 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) round: Option<f64>,
 
+    /// Nothing but semaphores, each round with another of these numbers of permits, separated by commas; eight threads in
+    /// each worker
+    #[arg(long, value_delimiter = ',', conflicts_with = "pairs", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) permits: Vec<u32>,
+
     /// Do not make faults: check as many acquire and release pairs as can be made
     #[arg(long)]
     pub(crate) pairs: bool,
@@ -83,6 +88,13 @@ impl Options {
             Topology::One => 12.0,
             Topology::Sentinel | Topology::Cluster => 30.0,
         })
+    }
+
+    /// Of a round of nothing but semaphores.
+    pub(crate) fn permits_of_round(&self, number: u64) -> Option<u32> {
+        let numbers = u64::try_from(self.permits.len()).unwrap_or(0).max(1);
+        let at = usize::try_from(number % numbers).unwrap_or(0);
+        self.permits.get(at).copied()
     }
 
     /// The kinds of faults that are wanted. An unknown name is an error of the user.

@@ -12,6 +12,8 @@ pub(crate) struct Report {
     topology: &'static str,
     seed: u64,
     workers: u32,
+    /// Where nothing but semaphores was used, of so many permits by turns.
+    permits: Vec<u32>,
     pub(crate) rounds: u64,
     pub(crate) rounds_not_judged: u64,
     pub(crate) seconds: f64,
@@ -20,6 +22,8 @@ pub(crate) struct Report {
     pairs_in_all: u64,
     waits_judged: u64,
     longest_wait_ms: f64,
+    /// Where nobody can have kept the waiter out.
+    longest_wait_beside_a_free_lock_ms: f64,
     /// By kind.
     faults: BTreeMap<&'static str, u64>,
     faults_in_all: u64,
@@ -51,6 +55,7 @@ impl Report {
             topology: options.topology.name(),
             seed,
             workers: options.workers,
+            permits: options.permits.clone(),
             rounds: 0,
             rounds_not_judged: 0,
             seconds: 0.0,
@@ -58,6 +63,7 @@ impl Report {
             pairs_in_all: 0,
             waits_judged: 0,
             longest_wait_ms: 0.0,
+            longest_wait_beside_a_free_lock_ms: 0.0,
             faults: BTreeMap::new(),
             faults_in_all: 0,
             faults_by_half: BTreeMap::new(),
@@ -109,6 +115,9 @@ impl Report {
         }
         self.waits_judged += figures.waits;
         self.longest_wait_ms = self.longest_wait_ms.max(in_ms(figures.longest_wait));
+        let beside = in_ms(figures.longest_beside_a_free_lock);
+        self.longest_wait_beside_a_free_lock_ms =
+            self.longest_wait_beside_a_free_lock_ms.max(beside);
         self.deaths_timed += figures.deaths.len();
         self.deaths_not_timed += figures.deaths_untold;
         self.deaths_late += figures.deaths_late;
@@ -173,10 +182,11 @@ impl Report {
             println!("{job:22} {count:>9}");
         }
         println!(
-            "\n{} pairs; {} waits judged, the longest {:.0} ms; {} holds halted past their lease",
+            "\n{} pairs; {} waits judged, the longest {:.0} ms, {:.0} ms of one beside a free lock; {} holds halted past their lease",
             self.pairs_in_all,
             self.waits_judged,
             self.longest_wait_ms,
+            self.longest_wait_beside_a_free_lock_ms,
             self.holds_halted_past_their_lease
         );
         println!(

@@ -28,7 +28,7 @@ use crate::{
     stage::{Stage, build_client_clock},
     stalls::Stalls,
     sums::{self, TRANSFERS},
-    worker::{LONG_LEASE, Money, endow_accounts},
+    worker::{EVERYDAY_THREADS, LONG_LEASE, Money, PERMIT_THREADS, endow_accounts},
 };
 
 /// No faults at the end, so that everything can come to rest.
@@ -43,6 +43,8 @@ pub(crate) struct Round {
     kinds: Vec<&'static Kind>,
     workers: u32,
     topology: Topology,
+    /// Of nothing but semaphores.
+    permits: Option<u32>,
     bug: Option<String>,
 }
 
@@ -78,6 +80,7 @@ impl Round {
             kinds,
             workers: options.workers,
             topology: options.topology,
+            permits: options.permits_of_round(number),
             bug: None,
         }
     }
@@ -94,6 +97,7 @@ impl Round {
             kinds: faults::kinds(topology).filter(needed).collect(),
             workers: options.workers,
             topology,
+            permits: options.permits_of_round(seed),
             bug: Some(bug.to_owned()),
         }
     }
@@ -125,6 +129,7 @@ impl Round {
             } else {
                 30
             },
+            permits: self.permits,
             bug: self.bug.clone(),
             topology: self.topology,
             url: stage.servers.url(),
@@ -203,6 +208,7 @@ impl Round {
             proxy: stage.proxy.as_ref(),
             urls: stage.servers.urls(),
             targets,
+            jobs: self.permits.map_or(EVERYDAY_THREADS, |_| PERMIT_THREADS),
             random: fastrand::Rng::with_seed(self.seed ^ 2),
             armed: Vec::new(),
             proxied_until: crew.until,
@@ -262,15 +268,26 @@ impl Round {
                     folder,
                     has_clock,
                     clock_ahead: 0,
+                    locks: faults::locks_hit(self.permits.is_some()),
                     random,
                 };
                 in_turn(&mut at, kinds, go_on, log);
             }
             Servers::Watched(group) => {
-                in_turn(&mut AtSeveral::new(group, random), kinds, go_on, log);
+                in_turn(
+                    &mut AtSeveral::new(group, self.permits.is_some(), random),
+                    kinds,
+                    go_on,
+                    log,
+                );
             }
             Servers::Sharded(cluster) => {
-                in_turn(&mut AtSeveral::new(cluster, random), kinds, go_on, log);
+                in_turn(
+                    &mut AtSeveral::new(cluster, self.permits.is_some(), random),
+                    kinds,
+                    go_on,
+                    log,
+                );
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{
     Figures, Hold, SLACK, Span,
-    free::{Taken, longest_free},
+    free::{Taking, longest_free},
 };
 use crate::clock::Nanos;
 
@@ -12,7 +12,7 @@ use crate::clock::Nanos;
 /// `excuses`: what a waiter could do nothing about, within a span.
 pub(super) fn time(
     holds: &[Hold],
-    taken: &Taken,
+    taken: &[Taking],
     disturbed: &[Span],
     excuses: impl Fn(&Hold, Span) -> Vec<Span>,
     figures: &mut Figures,

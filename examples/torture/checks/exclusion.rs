@@ -1,10 +1,11 @@
-//! Nobody is sure of a lock while another is who excludes it.
+//! Nobody is sure of a lock while another is who excludes it, and no more are sure of a permit than there are permits.
 //!
 //! A holder is surely in from the moment at which its acquire had answered to the last moment before it asked whether it
 //! holds the lock and heard yes. Both are read from the one clock of the machine, so that two such times that overlap prove
-//! two holders at one moment.
+//! two holders at one moment. More of them than permits prove as much of a semaphore.
 
 use super::{Checker, Hold, Holds, Span, Violation};
+use crate::history::Mode;
 
 pub(super) fn check(holds: &Holds) -> Vec<Violation> {
     holds
@@ -23,6 +24,11 @@ fn of_lock(lock: &str, holds: &[Hold]) -> Vec<Violation> {
     let (mut found, mut inside): (Vec<Violation>, Vec<(Span, &Hold)>) = (Vec::new(), Vec::new());
     for (span, hold) in sure {
         inside.retain(|(other, _)| other.to > span.from);
+        if let Mode::Permit(permits) = hold.asked.mode {
+            found.extend(too_many(lock, &inside, (span, hold), permits));
+            inside.push((span, hold));
+            continue;
+        }
         for (other, first) in inside.iter().filter(|(_, first)| first.excludes(hold)) {
             let cause = Span {
                 from: first.asked.at.min(hold.asked.at),
@@ -46,4 +52,36 @@ fn of_lock(lock: &str, holds: &[Hold]) -> Vec<Violation> {
         inside.push((span, hold));
     }
     found
+}
+
+/// Somebody came in while all permits were held. Whatever broke it was done to one of those who are in.
+fn too_many(
+    lock: &str,
+    inside: &[(Span, &Hold)],
+    (span, hold): (Span, &Hold),
+    permits: u32,
+) -> Option<Violation> {
+    let are_full = inside.len() >= usize::try_from(permits).unwrap_or(usize::MAX);
+    let others = inside.iter().map(|(_, other)| other.asked.at);
+    let cause = Span {
+        from: others.min()?.min(hold.asked.at),
+        to: span.from,
+    };
+    let together = inside.iter().map(|(other, _)| other.within(span));
+    let all = together.min().unwrap_or(0);
+    let mut workers: Vec<_> = inside.iter().map(|(_, it)| it.asked.worker).collect();
+    workers.push(hold.asked.worker);
+    are_full.then(|| {
+        let what = format!(
+            "{} of worker {} came in as number {} of {permits}, for {} µs",
+            hold.asked.job,
+            hold.asked.worker,
+            inside.len() + 1,
+            all / 1_000
+        );
+        Violation {
+            over: span.from + all,
+            ..Violation::new(Checker::Exclusion, lock, cause, what).of_workers(&workers)
+        }
+    })
 }

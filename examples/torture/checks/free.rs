@@ -3,13 +3,20 @@
 //! A lock may be taken, at the longest, from when an attempt was made to when its release had been answered; for a lease
 //! after its holder was killed, halted or told that nobody knows. What is left of a wait when all that is taken out, with
 //! the times in which faults disturb and in which the machine stood still, is time beside a free lock.
+//!
+//! Of permits all that may be taken at a moment are counted. There are always as many that wait, each of which may have been
+//! granted one since it asked, as far as it knows. So the moment of a grant is the server's, whose log has it.
 
 use std::collections::HashMap;
 
-use super::{Checker, Evidence, Figures, Hold, Holds, SLACK, Span, Violation, deaths, spans::gaps};
+use super::{
+    Checker, Evidence, Figures, Hold, Holds, SLACK, Span, Violation, deaths,
+    server_log::Ends,
+    spans::{full, gaps},
+};
 use crate::{
     clock::{Nanos, millis},
-    faults::REPLICATED,
+    faults::is_replicated,
     history::{Mode, Record},
     worker::IO_TIMEOUT,
 };
@@ -23,11 +30,22 @@ const GOING_ON: Nanos = millis(250);
 
 /// By worker.
 type Spans = HashMap<u32, Vec<Span>>;
-/// When a lock may have been taken, how, and whether by nothing but a writer's intent.
-pub(super) type Taken = [(Span, Mode, bool)];
+/// Shorter waits are not looked at for how much of them was beside a free lock.
+const LOOKED_AT: Nanos = millis(50);
+
+/// When a lock may have been taken, and how.
+pub(super) struct Taking {
+    span: Span,
+    mode: Mode,
+    /// By nothing but a writer's intent.
+    is_intent: bool,
+    /// By whom: `None` for a fault.
+    id: Option<u64>,
+}
 
 pub(super) fn check(
     holds: &Holds,
+    ends: &Ends,
     evidence: &Evidence<'_>,
     figures: &mut Figures,
 ) -> Vec<Violation> {
@@ -43,7 +61,7 @@ pub(super) fn check(
     }
     let mut found = Vec::new();
     for (lock, holds) in &holds.0 {
-        let taken = spans_taken(lock, holds, evidence);
+        let taken = spans_taken(lock, holds, ends, evidence);
         for hold in holds {
             let (Some(timeout), Some(waited)) = (hold.asked.timeout, hold.waited()) else {
                 continue;
@@ -72,17 +90,19 @@ pub(super) fn check(
                 &[&disturbed, &halted, lent_after_its_time],
             ));
             // An attempt that too few replicas have keeps all out, also whoever makes it.
-            if lock == REPLICATED {
+            if is_replicated(lock) {
                 continue;
             }
-            found.extend(beside_a_free_lock(
-                lock,
-                hold,
-                waited,
-                &taken,
-                kept,
-                &[&disturbed, &halted, &lent],
-            ));
+            if waited.length() < LOOKED_AT {
+                continue;
+            }
+            let excuses: [&[Span]; 3] = [&disturbed, &halted, &lent];
+            let Some(free) = longest_free(hold, waited, &taken, &excuses) else {
+                continue;
+            };
+            let longest = &mut figures.longest_beside_a_free_lock;
+            *longest = (*longest).max(free.length());
+            found.extend(beside_a_free_lock(lock, hold, waited, free, kept));
         }
         let excuses = |hold: &Hold, span: Span| {
             let stalled = of_worker(&stalls, hold, span);
@@ -128,7 +148,7 @@ fn halts(evidence: &Evidence<'_>, worker: u32) -> Vec<Span> {
 }
 
 /// When the lock may have been taken; a fault that takes it takes it as well.
-fn spans_taken(lock: &str, holds: &[Hold], evidence: &Evidence<'_>) -> Vec<(Span, Mode, bool)> {
+fn spans_taken(lock: &str, holds: &[Hold], ends: &Ends, evidence: &Evidence<'_>) -> Vec<Taking> {
     let by_holds = holds.iter().filter(|hold| {
         // One that was refused for sure never had it.
         !matches!(hold.refused, Some((_, false)))
@@ -149,7 +169,14 @@ fn spans_taken(lock: &str, holds: &[Hold], evidence: &Evidence<'_>) -> Vec<(Span
             if let Some(halted) = lost_by {
                 span.to = span.to.min(halted.from + hold.asked.lease + GOING_ON);
             }
-            (span, hold.asked.mode, false)
+            let granted = ends.permit_granted(hold, evidence).unwrap_or(0);
+            span.from = span.from.max(granted).min(span.to);
+            Taking {
+                span,
+                mode: hold.asked.mode,
+                is_intent: false,
+                id: Some(hold.asked.id),
+            }
         })
         .collect();
     let by_faults = evidence
@@ -157,26 +184,36 @@ fn spans_taken(lock: &str, holds: &[Hold], evidence: &Evidence<'_>) -> Vec<(Span
         .iter()
         .filter(|fault| fault.lock == Some(lock));
     taken.extend(by_faults.map(|fault| {
-        let to = fault.to + millis(450);
-        (
-            Span {
-                from: fault.from,
-                to,
-            },
-            Mode::Exclusive,
-            false,
-        )
+        let span = Span {
+            from: fault.from,
+            to: fault.to + millis(450),
+        };
+        Taking {
+            span,
+            mode: Mode::Exclusive,
+            is_intent: false,
+            id: None,
+        }
     }));
     // Writers that wait keep readers out.
     let writers = holds
         .iter()
         .filter(|hold| hold.asked.mode == Mode::Exclusive);
-    let intents = writers.filter_map(Hold::waited).map(|waited| Span {
-        from: waited.from,
-        to: waited.to + INTENT,
+    let intents = writers.filter_map(|hold| {
+        let waited = hold.waited()?;
+        let span = Span {
+            from: waited.from,
+            to: waited.to + INTENT,
+        };
+        Some(Taking {
+            span,
+            mode: Mode::Exclusive,
+            is_intent: true,
+            id: Some(hold.asked.id),
+        })
     });
-    taken.extend(intents.map(|span| (span, Mode::Exclusive, true)));
-    taken.sort_unstable_by_key(|(span, ..)| span.from);
+    taken.extend(intents);
+    taken.sort_unstable_by_key(|taking| taking.span.from);
     taken
 }
 
@@ -222,14 +259,9 @@ fn beside_a_free_lock(
     lock: &str,
     hold: &Hold,
     waited: Span,
-    taken: &Taken,
+    longest: Span,
     kept: Nanos,
-    excuses: &[&[Span]],
 ) -> Option<Violation> {
-    if waited.length() < SLACK {
-        return None;
-    }
-    let longest = longest_free(hold, waited, taken, excuses)?;
     (longest.length() > SLACK + kept).then(|| {
         let what = format!(
             "{} of worker {} waited for {} ms, of which {} ms beside a free lock, and {} ms ready to run without a core",
@@ -247,25 +279,30 @@ fn beside_a_free_lock(
 pub(super) fn longest_free(
     hold: &Hold,
     waited: Span,
-    taken: &Taken,
+    taken: &[Taking],
     excuses: &[&[Span]],
 ) -> Option<Span> {
-    let reads = hold.asked.mode == Mode::Shared;
-    let intent_ends = hold.waited().map(|own| own.to + INTENT);
-    let is_in_the_way = |(span, mode, is_intent): &&(Span, Mode, bool)| {
-        let is_own = span.from == hold.asked.at && (!*is_intent || Some(span.to) == intent_ends);
-        let counts = if *is_intent {
-            reads
-        } else {
-            !reads || *mode == Mode::Exclusive
-        };
-        counts && !is_own && span.meets(waited)
-    };
-    let mut covers: Vec<Span> = taken
+    let by_others = taken
         .iter()
-        .filter(is_in_the_way)
-        .map(|(span, ..)| *span)
-        .collect();
+        .filter(|taking| taking.id != Some(hold.asked.id) && taking.span.meets(waited));
+    let mut covers = match hold.asked.mode {
+        Mode::Permit(permits) => {
+            let counted = |taking: &Taking| match taking.mode {
+                Mode::Permit(_) => (taking.span, 1),
+                // A fault that takes the key takes all.
+                _ => (taking.span, permits),
+            };
+            full(by_others.map(counted), permits)
+        }
+        mode => {
+            let is_in_the_way = |taking: &&Taking| match mode {
+                Mode::Shared => taking.mode == Mode::Exclusive,
+                _ => !taking.is_intent,
+            };
+            let in_the_way = by_others.filter(is_in_the_way);
+            in_the_way.map(|taking| taking.span).collect()
+        }
+    };
     covers.extend(
         excuses
             .iter()

@@ -85,8 +85,11 @@ impl Hold {
         })
     }
 
-    /// Whether the two must not be in together.
+    /// Whether the two must not be in together. Two of several permits may.
     pub(crate) fn excludes(&self, other: &Self) -> bool {
+        if let Mode::Permit(permits) = self.asked.mode {
+            return permits == 1;
+        }
         let both_share = self.asked.mode == Mode::Shared && other.asked.mode == Mode::Shared;
         let same_owner = self.asked.owner.is_some() && self.asked.owner == other.asked.owner;
         !both_share && !same_owner

@@ -140,6 +140,7 @@ impl Violation {
     pub(crate) fn judge(&mut self, faults: &[Fault]) {
         let explains = |fault: &&Fault| {
             (fault.kind.announces.contains(&self.checker) || self.is_a_commit_made_again(fault))
+                && !self.is_of_permits_alone(fault)
                 && fault.hits(&self.lock)
                 && self.span.meets(Span {
                     from: fault.from,
@@ -158,9 +159,15 @@ impl Violation {
 
     /// Not at a lock that all replicas had; numbers grow all the same; and in time all are told.
     fn may_come_of_a_failover(&self, fault: &Fault) -> bool {
-        self.lock != faults::REPLICATED
+        !faults::is_replicated(&self.lock)
             && (self.checker != Checker::Fencing || self.is_refusal || self.lock == HANDED_OVER)
             && (self.checker == Checker::Sums || self.over <= fault.broke_until + NOT_TOLD + SLACK)
+    }
+
+    /// What stands beside permits is for people to read.
+    fn is_of_permits_alone(&self, fault: &Fault) -> bool {
+        let is_semaphore = faults::SEMAPHORES.contains(&&*self.lock);
+        is_semaphore && fault.kind.name.ends_with("-companion")
     }
 
     /// By an id whose mark, which has an end, was evicted.
@@ -202,6 +209,8 @@ pub(crate) struct Figures {
     pub(crate) writes: u64,
     pub(crate) writes_refused: u64,
     pub(crate) longest_wait: Nanos,
+    /// Of waits of 50 ms and more, beside a lock or a permit that nobody can have had.
+    pub(crate) longest_beside_a_free_lock: Nanos,
     /// Waits that were looked at for having slept beside a free lock.
     pub(crate) waits: u64,
 }
@@ -227,9 +236,10 @@ pub(crate) fn check(evidence: &Evidence<'_>) -> (Vec<Violation>, Figures) {
     let mut found = holds::broken(evidence);
     found.extend(exclusion::check(&holds));
     found.extend(fencing::check(&holds, evidence, &mut figures));
-    found.extend(server_log::check(&holds, evidence));
+    let ends = server_log::Ends::of(evidence);
+    found.extend(server_log::check(&holds, &ends, evidence));
     found.extend(once::check(evidence.records));
-    found.extend(free::check(&holds, evidence, &mut figures));
+    found.extend(free::check(&holds, &ends, evidence, &mut figures));
     for violation in &mut found {
         violation.judge(evidence.faults);
     }

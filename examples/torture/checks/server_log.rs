@@ -5,19 +5,16 @@
 
 use std::{collections::HashMap, mem};
 
-use super::{Checker, Evidence, Holds, Span, Violation};
+use super::{Checker, Evidence, Hold, Holds, Span, Violation};
+use crate::clock::Nanos;
 
 /// Ends are whole milliseconds, and a key is there during the last of them.
 const WHOLE: i128 = 2_000_000;
 
-pub(super) fn check(holds: &Holds, evidence: &Evidence<'_>) -> Vec<Violation> {
+pub(super) fn check(holds: &Holds, ends: &Ends, evidence: &Evidence<'_>) -> Vec<Violation> {
     let Some(ahead) = evidence.wall_is_ahead else {
         return Vec::new();
     };
-    let mut ends = Ends::default();
-    for log in evidence.server_logs {
-        ends.read(log);
-    }
     let mut found = Vec::new();
     for (lock, hold) in holds
         .0
@@ -54,10 +51,12 @@ pub(super) fn check(holds: &Holds, evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// The last end of each token, in milliseconds of the server's clock.
+/// The ends of each token, in milliseconds of the server's clock.
 #[derive(Default)]
-struct Ends {
+pub(super) struct Ends {
     latest: HashMap<String, i64>,
+    /// Of permits, the end that was given with the permit.
+    first: HashMap<String, i64>,
     /// The token that a key holds.
     holds: HashMap<String, String>,
     /// The tokens that are counted in a companion, and whether it is gone: then the lock's own end counts for all of them.
@@ -65,6 +64,22 @@ struct Ends {
 }
 
 impl Ends {
+    pub(super) fn of(evidence: &Evidence<'_>) -> Self {
+        let mut ends = Self::default();
+        for log in evidence.server_logs {
+            ends.read(log);
+        }
+        ends
+    }
+
+    /// When the server granted a permit, by our clock: not before this moment.
+    pub(super) fn permit_granted(&self, hold: &Hold, evidence: &Evidence<'_>) -> Option<Nanos> {
+        let token = hold.granted.as_ref()?.token.as_ref()?;
+        let end = i128::from(*self.first.get(token)?) * 1_000_000;
+        let at = end - i128::from(hold.asked.lease) - evidence.wall_is_ahead? - WHOLE;
+        Nanos::try_from(at).ok()
+    }
+
     fn read(&mut self, log: &[u8]) {
         let mut rest = log;
         while let Some((words, after)) = command(rest) {
@@ -94,6 +109,7 @@ impl Ends {
                         self.ends(token, word(2));
                     }
                 }
+                "ZADD" => self.permit(&words),
                 "DEL" | "UNLINK" => self.is_gone(word(1)),
                 // Without an end it has none that could be passed.
                 "PERSIST" => {
@@ -124,6 +140,19 @@ impl Ends {
                 }
                 companion.0.push(token.to_owned());
             }
+        }
+    }
+
+    /// The end of a permit, and whose it is: the last two words.
+    fn permit(&mut self, words: &[String]) {
+        let Some([end, token]) = words.get(words.len().saturating_sub(2)..) else {
+            return;
+        };
+        self.ends(token, end);
+        if let Ok(end) = end.parse() {
+            // A replica's log repeats it.
+            let first = self.first.entry(token.clone()).or_insert(end);
+            *first = (*first).min(end);
         }
     }
 

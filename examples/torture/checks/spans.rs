@@ -48,3 +48,24 @@ pub(crate) fn gaps(span: Span, covers: &[Span]) -> Vec<Span> {
     }
     left
 }
+
+/// When so many at least are taken, sorted. Each span takes a number of them.
+pub(crate) fn full(taken: impl Iterator<Item = (Span, u32)>, permits: u32) -> Vec<Span> {
+    let mut changes: Vec<(Nanos, i64)> = taken
+        .flat_map(|(span, count)| [(span.from, i64::from(count)), (span.to, -i64::from(count))])
+        .collect();
+    changes.sort_unstable();
+    let (mut held, mut since, mut found) = (0, None, Vec::new());
+    for (at, change) in changes {
+        held += change;
+        match since {
+            None if held >= i64::from(permits) => since = Some(at),
+            Some(from) if held < i64::from(permits) => {
+                found.push(Span { from, to: at });
+                since = None;
+            }
+            _ => {}
+        }
+    }
+    found
+}

@@ -125,7 +125,7 @@ fn few_threads(at: &mut AtClients<'_>) -> Made {
     };
     // One that has just begun has no threads to work with yet.
     let threads = fs::read_dir(format!("/proc/{}/task", target.pid));
-    if threads.map_or(0, Iterator::count) < ALL_BEGUN {
+    if threads.map_or(0, Iterator::count) < at.jobs {
         return Ok(None);
     }
     let Ok(limit) = ThreadLimit::of(target.pid.as_raw()) else {
@@ -138,9 +138,6 @@ fn few_threads(at: &mut AtClients<'_>) -> Made {
     limit.lift()?;
     Ok(Some(Hit::all()))
 }
-
-/// A worker that has so many threads has begun all of its jobs.
-const ALL_BEGUN: usize = 20;
 
 /// A group of the kernel's with one process in it, which may start no thread. Also root is bound by it.
 struct ThreadLimit {

@@ -29,16 +29,12 @@ pub(super) const KINDS: &[Kind] = &[
     of("slot-left-open", &[], 1_500, |at| move_slot(at, 700)),
 ];
 
-fn some_lock(at: &mut At<'_>) -> &'static str {
-    ALL_LOCKS[at.random.usize(..ALL_LOCKS.len())]
-}
-
 fn master_of(at: &At<'_>, lock: &str) -> anyhow::Result<usize> {
     at.servers.master_of(&format!("lock:{lock}"))
 }
 
 fn some_master(at: &mut At<'_>) -> anyhow::Result<usize> {
-    let lock = some_lock(at);
+    let lock = at.some_lock();
     master_of(at, lock)
 }
 
@@ -54,7 +50,7 @@ fn kill(at: &mut At<'_>, cut_first: bool) -> Made {
     let lock = if cut_first {
         at.lock_with_long_leases()
     } else {
-        some_lock(at)
+        at.some_lock()
     };
     let before = master_of(at, lock)?;
     let locks = locks_of(at, before);
@@ -119,7 +115,7 @@ fn kill_replica(at: &mut At<'_>) -> Made {
 
 /// The slot of a lock goes to another shard, and is open between the two for up to so many milliseconds.
 fn move_slot(at: &mut At<'_>, open: u64) -> Made {
-    let lock = some_lock(at);
+    let lock = at.some_lock();
     let from = master_of(at, lock)?;
     let masters: Vec<_> = (0..at.servers.nodes.len())
         .filter(|node| *node != from && at.servers.nodes[*node].is_master())

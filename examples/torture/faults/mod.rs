@@ -36,9 +36,25 @@ use made::{Hit, Made, note};
 pub(crate) use several::AtSeveral;
 
 /// The locks that faults are made to.
-const LOCKS: &[&str] = &["m0", "m1", "h0", "r0", "w0", "d0", "p0"];
+const LOCKS: &[&str] = &["m0", "m1", "h0", "r0", "w0", "d0", "p0", SEMAPHORES[0]];
 /// The lock that all replicas have to have before it is granted.
 pub(crate) const REPLICATED: &str = "s0";
+/// The semaphores, and the one of which all replicas have to have each permit.
+pub(crate) const SEMAPHORES: &[&str] = &["n0", REPLICATED_PERMITS];
+pub(crate) const REPLICATED_PERMITS: &str = "n1";
+
+pub(crate) fn is_replicated(lock: &str) -> bool {
+    [REPLICATED, REPLICATED_PERMITS].contains(&lock)
+}
+
+/// Those that faults of one lock are made to.
+pub(crate) fn locks_hit(only_semaphores: bool) -> &'static [&'static str] {
+    if only_semaphores {
+        &SEMAPHORES[..1]
+    } else {
+        LOCKS
+    }
+}
 
 /// A kind of fault.
 #[derive(Debug)]
@@ -89,6 +105,8 @@ pub(crate) struct AtServer<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) has_clock: bool,
     pub(crate) clock_ahead: i64,
+    /// Those of which one is hit.
+    pub(crate) locks: &'static [&'static str],
     pub(crate) random: fastrand::Rng,
 }
 
@@ -98,6 +116,8 @@ pub(crate) struct AtClients<'a> {
     /// Of each server.
     pub(crate) urls: Vec<String>,
     pub(crate) targets: &'a Targets,
+    /// How many threads with jobs a worker has at least.
+    pub(crate) jobs: usize,
     pub(crate) random: fastrand::Rng,
     /// What waits in the proxy for a command that has not come yet.
     pub(crate) armed: Vec<Armed>,
@@ -197,7 +217,7 @@ impl AtServer<'_> {
     }
 
     fn lock(&mut self) -> &'static str {
-        LOCKS[self.random.usize(..LOCKS.len())]
+        self.locks[self.random.usize(..self.locks.len())]
     }
 }
 

@@ -5,7 +5,7 @@ use std::{thread, time::Duration};
 use leasehold::redis::{Commands, Connection};
 use nix::sys::signal::Signal;
 
-use super::{AtClients, Hit, Kind, LOCKS, Made, Make, Target};
+use super::{AtClients, Hit, Kind, LOCKS, Made, Make, SEMAPHORES, Target};
 use crate::{checks::Checker, role::Part};
 
 pub(super) const KINDS: &[Kind] = &[
@@ -106,10 +106,10 @@ fn holders(at: &mut AtClients<'_>) -> anyhow::Result<Vec<Target>> {
     let mut conns = at.operators()?;
     let mut found: Vec<Target> = Vec::new();
     for lock in LOCKS {
-        if let Some(target) = holder_at_any(&mut conns, lock, &at.targets())?
-            && found.iter().all(|other| other.worker != target.worker)
-        {
-            found.push(target);
+        for target in holders_at_any(&mut conns, lock, &at.targets())? {
+            if found.iter().all(|other| other.worker != target.worker) {
+                found.push(target);
+            }
         }
     }
     at.random.shuffle(&mut found);
@@ -117,24 +117,40 @@ fn holders(at: &mut AtClients<'_>) -> anyhow::Result<Vec<Target>> {
 }
 
 /// Of several servers one has the lock, and others refuse to tell.
-fn holder_at_any(
+fn holders_at_any(
     conns: &mut [Connection],
     lock: &str,
     targets: &[Target],
-) -> anyhow::Result<Option<Target>> {
+) -> anyhow::Result<Vec<Target>> {
     if let [conn] = conns {
-        return holder(conn, lock, targets);
+        return holders_at(conn, lock, targets);
     }
-    let mut all = conns.iter_mut();
-    Ok(all.find_map(|conn| holder(conn, lock, targets).ok().flatten()))
+    let each = conns.iter_mut();
+    let found = each.filter_map(|conn| holders_at(conn, lock, targets).ok());
+    Ok(found.flatten().collect())
 }
 
-fn holder(conn: &mut Connection, lock: &str, targets: &[Target]) -> anyhow::Result<Option<Target>> {
+fn holders_at(
+    conn: &mut Connection,
+    lock: &str,
+    targets: &[Target],
+) -> anyhow::Result<Vec<Target>> {
     if !conn.exists(format!("lock:{lock}"))? {
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    let owner: Option<String> = conn.hget(format!("{{lock:{lock}}}:lease"), "owner")?;
-    Ok(owner.and_then(|owner| worker_in(&owner, targets)))
+    let companion = format!("{{lock:{lock}}}:lease");
+    let owners: Vec<String> = if SEMAPHORES.contains(&lock) {
+        let fields: Vec<(String, String)> = conn.hgetall(companion)?;
+        let permits = fields
+            .into_iter()
+            .filter(|(name, _)| name.starts_with("p:"));
+        permits.map(|(_, permit)| permit).collect()
+    } else {
+        let owner: Option<String> = conn.hget(companion, "owner")?;
+        owner.into_iter().collect()
+    };
+    let workers = owners.iter().filter_map(|owner| worker_in(owner, targets));
+    Ok(workers.collect())
 }
 
 /// The worker whose process an owner's text names.

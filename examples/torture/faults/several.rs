@@ -2,9 +2,9 @@
 
 use std::{thread, time::Duration};
 
-use leasehold::redis::pipe;
+use leasehold::redis::{Commands, pipe};
 
-use super::{Hit, Kind, Log, Made, Make, Maker, REPLICATED, made::note};
+use super::{Hit, Kind, Log, Made, Make, Maker, REPLICATED, SEMAPHORES, made::note};
 use crate::{
     checks::Checker,
     clock::{Nanos, millis, now},
@@ -15,6 +15,7 @@ use crate::{
 /// All locks of the workers.
 pub(super) const ALL_LOCKS: &[&str] = &[
     "m0", "m1", "h0", "r0", "w0", "d0", "p0", "o0", "c0", "s0", "l0", "f0", "x0", "t0{w}", "t1{w}",
+    "n0", "n1",
 ];
 
 /// What the next master has not got is lost: a second holder, and data. Not what all replicas had to have.
@@ -43,6 +44,7 @@ pub(super) const BY_ITSELF: &Kind = &Kind {
 pub(crate) struct AtSeveral<'a, S> {
     pub(super) servers: &'a mut S,
     pub(super) random: fastrand::Rng,
+    only_semaphores: bool,
     masters: Masters,
 }
 
@@ -76,10 +78,11 @@ impl Several for Cluster {
 
 #[allow(private_bounds, reason = "of two types that everybody knows")]
 impl<'a, S: Several> AtSeveral<'a, S> {
-    pub(crate) fn new(servers: &'a mut S, random: fastrand::Rng) -> Self {
+    pub(crate) fn new(servers: &'a mut S, only_semaphores: bool, random: fastrand::Rng) -> Self {
         let mut at = Self {
             servers,
             random,
+            only_semaphores,
             masters: Masters::default(),
         };
         at.masters.replaced = true;
@@ -111,7 +114,20 @@ impl<'a, S: Several> AtSeveral<'a, S> {
 
     /// A lock of which some leases are longer than a failover takes.
     pub(super) fn lock_with_long_leases(&mut self) -> &'static str {
-        if self.random.bool() { "m0" } else { REPLICATED }
+        let [one, other] = match (self.only_semaphores, SEMAPHORES) {
+            (true, [one, other]) => [*one, *other],
+            _ => ["m0", REPLICATED],
+        };
+        if self.random.bool() { one } else { other }
+    }
+
+    pub(super) fn some_lock(&mut self) -> &'static str {
+        let locks = if self.only_semaphores {
+            SEMAPHORES
+        } else {
+            ALL_LOCKS
+        };
+        locks[self.random.usize(..locks.len())]
     }
 
     pub(super) fn pause(&mut self, least: u64, most: u64) {
@@ -142,7 +158,12 @@ impl<'a, S: Several> AtSeveral<'a, S> {
 pub(super) fn wait_for_a_hold(server: &Server, lock: &str) -> anyhow::Result<()> {
     let (mut conn, key) = (stage::operator(&server.url())?, format!("lock:{lock}"));
     let mut holder = || -> anyhow::Result<(Option<String>, i64)> {
-        Ok(pipe().get(&key).pttl(&key).query(&mut conn)?)
+        if !SEMAPHORES.contains(&lock) {
+            return Ok(pipe().get(&key).pttl(&key).query(&mut conn)?);
+        }
+        // The permit that ends last.
+        let last: Vec<String> = conn.zrevrange(&key, 0, 0)?;
+        Ok((last.into_iter().next(), conn.pttl(&key)?))
     };
     let (before, patience) = (holder()?.0, now() + millis(3_000));
     let mut last = None;

@@ -47,6 +47,10 @@ impl Way {
             lease: LEASE,
         }
     }
+
+    pub(super) fn lasting(self, lease: Duration) -> Self {
+        Self { lease, ..self }
+    }
 }
 
 pub(super) fn mutex(hand: &mut Hand) -> anyhow::Result<()> {
@@ -73,10 +77,7 @@ pub(super) fn mutex(hand: &mut Hand) -> anyhow::Result<()> {
         options = options.fencing(false);
     }
     let lock = hand.locks.lock(name).with(options);
-    let way = Way {
-        lease,
-        ..Way::of(name, Mode::Exclusive)
-    };
+    let way = Way::of(name, Mode::Exclusive).lasting(lease);
     take(hand, &lock, &way, &mut |_, _| {});
     Ok(())
 }
@@ -111,10 +112,7 @@ pub(super) fn replicated(hand: &mut Hand) -> anyhow::Result<()> {
         options = options.replicas(count, wait);
     }
     let lock = hand.locks.lock(REPLICATED).with(options);
-    let way = Way {
-        lease,
-        ..Way::of(REPLICATED, Mode::Exclusive)
-    };
+    let way = Way::of(REPLICATED, Mode::Exclusive).lasting(lease);
     take(hand, &lock, &way, &mut |_, _| {});
     Ok(())
 }
@@ -283,7 +281,9 @@ pub(super) fn fork_while_held(hand: &mut Hand) -> anyhow::Result<()> {
 pub(super) fn take(hand: &mut Hand, lock: &Lock, way: &Way, beside: Beside<'_>) {
     let timeout = hand.timeout();
     let renews_once = hand.chance(12);
-    let longest = if renews_once {
+    let is_permit = matches!(way.mode, Mode::Permit(_));
+    // The end of a permit tells when it was granted: all of its leases are as long.
+    let longest = if renews_once && !is_permit {
         way.lease.max(LEASE * 2)
     } else {
         way.lease
@@ -326,13 +326,14 @@ pub(super) fn take(hand: &mut Hand, lock: &Lock, way: &Way, beside: Beside<'_>) 
         hand.held(id, now() + millis(1_500));
     }
     if renews_once && was_held {
-        let _ = lease.renew(LEASE * 2);
+        let _ = lease.renew(if is_permit { longest } else { LEASE * 2 });
     }
     match hand.random.u32(..12) {
         0 => {
             let _ = lease.verify();
         }
-        1 => {
+        // Nobody knows for a lease when it is released: many of these would make all permits seem taken.
+        1 if !is_permit || hand.chance(8) => {
             drop(lease);
             return hand.ended(id, false);
         }

@@ -6,6 +6,7 @@ mod leases;
 mod lockrun;
 mod market;
 mod once;
+mod permits;
 mod plain;
 mod reach;
 mod transfers;
@@ -70,7 +71,14 @@ const JOBS: &[(&str, usize, Turn)] = &[
     ("transaction", 1, transfers::transfer),
     ("called-off", 1, leases::called_off),
     ("locks-anew", 1, leases::anew),
+    ("permit", 2, permits::permit),
 ];
+
+/// With nothing but semaphores.
+const PERMIT_JOBS: &[(&str, usize, Turn)] = &[("permit", PERMIT_THREADS, permits::permit)];
+pub(crate) const PERMIT_THREADS: usize = 8;
+/// A worker that has so many threads has begun all of its jobs.
+pub(crate) const EVERYDAY_THREADS: usize = 20;
 
 /// What only some servers have, and only some workers.
 fn has_job(plan: &Plan, job: &str) -> bool {
@@ -124,6 +132,8 @@ pub(crate) struct Plan {
     /// One hold in so many is a long one.
     pub(crate) long_in: u32,
     pub(crate) bug: Option<String>,
+    /// Only semaphores, of so many permits.
+    pub(crate) permits: Option<u32>,
     /// Programs that are there.
     pub(crate) programs: HashMap<String, String>,
     /// Its clock runs fast or slow: its leases end a little sooner by it than on the server.
@@ -158,10 +168,14 @@ pub(crate) fn work(plan: &Plan) -> anyhow::Result<()> {
             at: now(),
         });
     }
-    let everyday = JOBS
+    let (everyday, rare) = match plan.permits {
+        Some(_) => (PERMIT_JOBS, &[][..]),
+        None => (JOBS, RARE_JOBS),
+    };
+    let everyday = everyday
         .iter()
         .flat_map(|(name, threads, turn)| (0..*threads).map(move |_| (*name, *turn)));
-    let rare = RARE_JOBS
+    let rare = rare
         .iter()
         .filter(|(_, worker, _)| plan.worker % 4 == *worker)
         .map(|(name, _, turn)| (*name, *turn));

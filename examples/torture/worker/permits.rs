@@ -1,0 +1,98 @@
+//! Permits of a semaphore.
+
+use std::{thread, time::Duration};
+
+use leasehold::{
+    Options,
+    redis::{self, cmd},
+};
+
+use super::{
+    hand::{Hand, LEASE},
+    leases::{Way, outcome, take},
+};
+use crate::{
+    clock::now,
+    faults::{REPLICATED_PERMITS, SEMAPHORES},
+    history::Mode,
+    options::Topology,
+    sums::PERMITS,
+};
+
+/// Beside all other kinds of locks.
+const USUAL: u32 = 3;
+
+/// Holds one of so many, and commits now and then beside the other holders.
+pub(super) fn permit(hand: &mut Hand) -> anyhow::Result<()> {
+    let permits = hand.plan.permits.unwrap_or(USUAL);
+    let name = if hand.plan.topology != Topology::One && hand.chance(3) {
+        REPLICATED_PERMITS
+    } else {
+        SEMAPHORES[0]
+    };
+    if hand.plan.has_bug("permit-sleeper") && hand.chance(10) {
+        sleep_beside_a_free_one(hand, name);
+    }
+    if hand.plan.has_bug("permit-taken-back") && hand.chance(10) {
+        take_back(hand, name, permits)?;
+    }
+    let (mut options, lease) = hand.options_and_lease();
+    if name == REPLICATED_PERMITS {
+        options = options.replicas(hand.plan.replicas, Duration::from_millis(100));
+    }
+    let counted = permits + u32::from(hand.plan.has_bug("one-permit-more"));
+    let lock = hand.locks.semaphore(name, counted).with(options);
+    let way = Way::of(name, Mode::Permit(permits)).lasting(lease);
+    take(hand, &lock, &way, &mut |hand, lease| {
+        if name == SEMAPHORES[0] && hand.chance(4) {
+            let done = lease.commit(|pipe| {
+                pipe.cmd("INCR").arg(PERMITS);
+            });
+            hand.added(PERMITS, outcome(&done));
+            if hand.plan.has_bug("lost-commit") {
+                hand.added(PERMITS, Some(true));
+            }
+        }
+    });
+    Ok(())
+}
+
+/// A bug: it does not ask, and by its own count one of very many permits is free.
+fn sleep_beside_a_free_one(hand: &mut Hand, name: &str) {
+    let wait = Some(Duration::from_secs(3));
+    let id = hand.ask(name, Mode::Permit(10_000), None, LEASE, wait);
+    thread::sleep(Duration::from_secs(1));
+    hand.refused(id, None);
+}
+
+/// A bug: a renewal that does not look whether the permit is still there.
+fn take_back(hand: &mut Hand, name: &'static str, permits: u32) -> anyhow::Result<()> {
+    let lock = hand.locks.semaphore(name, permits);
+    let lock = lock.with(Options::new().lease(LEASE).renewal(false));
+    let wait = Duration::from_secs(2);
+    let id = hand.ask(name, Mode::Permit(permits), None, LEASE, Some(wait));
+    let lease = match lock.acquire(wait) {
+        Ok(lease) => lease,
+        Err(error) => {
+            hand.refused(id, Some(&error));
+            return Ok(());
+        }
+    };
+    let token = lease.token().to_string();
+    hand.granted(id, None, Some(token.clone()));
+    thread::sleep(LEASE + LEASE / 2);
+    let mut conn = hand.connection(name)?;
+    let (seconds, micros): (u64, u64) = cmd("TIME").query(&mut *conn)?;
+    let ends = seconds * 1_000 + micros / 1_000 + 400;
+    let key = format!("lock:{name}");
+    redis::pipe()
+        .atomic()
+        .zadd(&key, &token, ends)
+        .cmd("PEXPIRE")
+        .arg(&key)
+        .arg(400)
+        .exec(&mut conn)?;
+    hand.held(id, now());
+    hand.ended(id, false);
+    Ok(())
+}
