@@ -1,9 +1,13 @@
 //! Permits of a semaphore.
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use leasehold::{
-    Options,
+    Options, Token,
+    recipes::semaphore,
     redis::{self, cmd},
 };
 
@@ -36,6 +40,10 @@ pub(super) fn permit(hand: &mut Hand) -> anyhow::Result<()> {
     if hand.plan.has_bug("permit-taken-back") && hand.chance(10) {
         take_back(hand, name, permits)?;
     }
+    // What has no `Options::clock_skew`.
+    if name == SEMAPHORES[0] && !hand.plan.has_own_clock && hand.chance(8) {
+        return by_plain_functions(hand, name, permits);
+    }
     let (mut options, lease) = hand.options_and_lease();
     if name == REPLICATED_PERMITS {
         options = options.replicas(hand.plan.replicas, Duration::from_millis(100));
@@ -54,6 +62,33 @@ pub(super) fn permit(hand: &mut Hand) -> anyhow::Result<()> {
             }
         }
     });
+    Ok(())
+}
+
+/// Its holder goes by its clock, and renews too late now and then: what was lost must stay lost then.
+fn by_plain_functions(hand: &mut Hand, name: &'static str, permits: u32) -> anyhow::Result<()> {
+    let mut lent = hand.lend(name)?;
+    let (token, before) = (Token::random(), Instant::now());
+    let id = hand.ask(name, Mode::Permit(permits), None, LEASE, None);
+    let wait = Duration::from_millis(300);
+    let asked = lent.run(|conn| semaphore::acquire(conn, name, permits, &token, wait, LEASE));
+    if !matches!(asked, Ok(true)) {
+        hand.refused(id, asked.as_ref().err());
+        return Ok(());
+    }
+    hand.granted(id, None, Some(token.to_string()));
+    hand.hold(id, name, None, || before.elapsed() < LEASE);
+    if hand.chance(10) {
+        thread::sleep(LEASE + LEASE / 2);
+    }
+    let at = now();
+    let renewed = lent.run(|conn| semaphore::renew(conn, name, &token, LEASE));
+    if matches!(renewed, Ok(true)) {
+        hand.held(id, at);
+    }
+    let released = lent.run(|conn| semaphore::release(conn, name, &token));
+    hand.ended(id, matches!(released, Ok(true)));
+    released?;
     Ok(())
 }
 
