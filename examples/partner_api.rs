@@ -1,9 +1,11 @@
-//! At most three requests at once to a partner's API, from twenty threads in two processes; one process is killed.
+//! At most three requests at once to a partner's API, from twenty threads in two processes; one
+//! process is killed.
 //!
 //! `cargo run --example partner_api [redis://127.0.0.1/]`
 //!
-//! Draws who held which of the three permits, and checks it: never more than three are held, and each permit of the process
-//! that was killed comes back when its lease has ended, though nobody gave it back.
+//! Draws who held which of the three permits, and checks it: never more than three are held, and
+//! each permit of the process that was killed comes back when its lease has ended, though nobody
+//! gave it back.
 #![allow(clippy::print_stdout, reason = "a program that talks")]
 
 use std::{
@@ -73,7 +75,8 @@ fn main() -> anyhow::Result<()> {
     each_came_back(&rows)
 }
 
-/// What the second process does until it is killed: it prints when a thread begins and ends its request.
+/// What the second process does until it is killed: it prints when a thread begins and ends its
+/// request.
 fn be_the_second_process(lock: &Lock) -> anyhow::Result<()> {
     println!("ready");
     work_together("B", lock, &Cancel::new(), |thread, what, at| {
@@ -81,7 +84,8 @@ fn be_the_second_process(lock: &Lock) -> anyhow::Result<()> {
     })
 }
 
-/// Works in `A` until the permits of the dead have come back. Returns all holds, and when `B` was killed.
+/// Works in `A` until the permits of the dead have come back. Returns all holds, and when `B` was
+/// killed.
 fn play(lock: &Lock, child: &mut Child) -> anyhow::Result<(Vec<Hold>, Moment)> {
     let mut theirs = BufReader::new(child.stdout.take().context("no output")?).lines();
     theirs.next().context("the second process has ended")??;
@@ -150,7 +154,8 @@ fn work_together(
     })
 }
 
-/// Kills the second process while it has permits. Returns when, and their holders with the ends of their leases.
+/// Kills the second process while it has permits. Returns when, and their holders with the ends of
+/// their leases.
 fn kill_a_holder(
     lock: &Lock,
     child: &mut Child,
@@ -215,7 +220,8 @@ fn holds_of(lines: &[String]) -> Vec<Hold> {
     holds
 }
 
-/// The server keeps the permit of a dead thread to its end, also if it was killed between its last word and the release.
+/// The server keeps the permit of a dead thread to its end, also if it was killed between its last
+/// word and the release.
 fn died(holds: &mut Vec<Hold>, thread: &str, killed: Moment, end: Moment) {
     let mut of_thread = holds.iter_mut().rev().filter(|hold| hold.thread == thread);
     match of_thread.next() {
@@ -286,7 +292,8 @@ fn news(rows: &[Row], at: Moment, killed: Moment) -> String {
     all.join(", ")
 }
 
-/// Who has this permit: its name, a line while it goes on, and crosses while the server keeps it for a dead one.
+/// Who has this permit: its name, a line while it goes on, and crosses while the server keeps it
+/// for a dead one.
 fn cell(row: &[Hold], at: Moment, killed: Moment) -> &str {
     let has_it = |hold: &&Hold| hold.from <= at && Some(at) < hold.until;
     match row.iter().find(has_it) {

@@ -13,7 +13,7 @@ use std::{
 };
 
 use leasehold::{
-    Lock, Locks, Options as How,
+    Lease, Lock, Locks, Options as How,
     redis::{self, Connection},
 };
 use serde::Serialize;
@@ -58,6 +58,8 @@ type Sample = (f64, [f64; WATCHED.len()]);
 struct Cell {
     kind: &'static str,
     lock: Lock,
+    /// How many may be in at once: 1 for all but a semaphore.
+    permits: u64,
     inside: AtomicU64,
     greatest: AtomicU64,
     /// Who was in last.
@@ -103,8 +105,8 @@ impl Pace {
 }
 
 /// The sorts of locks that are taken by turns, by where they stand among the cells: few that many threads want, twice, since it makes the
-/// fewest pairs; many of which most are free, so that the commands of several threads share a write; and those that are handed over.
-const SORTS: [Range<usize>; 4] = [2..14, 14..270, 2..14, 0..2];
+/// fewest pairs; many of which most are free, so that the commands of several threads share a write; those that are handed over; and semaphores.
+const SORTS: [Range<usize>; 5] = [2..14, 14..270, 2..14, 0..2, 270..272];
 
 impl PairsReport {
     pub(crate) fn is_clean(&self) -> bool {
@@ -205,6 +207,7 @@ fn cells(locks: &Locks) -> Vec<Cell> {
     let cell = |kind, lock| Cell {
         kind,
         lock,
+        permits: 1,
         inside: AtomicU64::new(0),
         greatest: AtomicU64::new(0),
         last: AtomicU64::new(0),
@@ -221,6 +224,10 @@ fn cells(locks: &Locks) -> Vec<Cell> {
     }
     let free = |number| cell("mostly free", locks.lock(&format!("f{number}")));
     cells.extend((0..256).map(free));
+    cells.extend((0..2).map(|number| Cell {
+        permits: 3,
+        ..cell("semaphore", locks.semaphore(&format!("n{number}"), 3))
+    }));
     cells
 }
 
@@ -291,6 +298,9 @@ fn pair(cell: &Cell, me: u64, longest: &AtomicU64) -> Result<(), Trouble> {
     let lease = cell.lock.acquire(WAIT).map_err(|_| Trouble::Failed)?;
     let waited = u64::try_from(asked.elapsed().as_micros()).unwrap_or(u64::MAX);
     longest.fetch_max(waited, Ordering::Relaxed);
+    if cell.permits > 1 {
+        return permit(cell, lease);
+    }
     let other = cell.inside.swap(me, Ordering::SeqCst);
     let number = lease
         .fencing_token()
@@ -311,6 +321,22 @@ fn pair(cell: &Cell, me: u64, longest: &AtomicU64) -> Result<(), Trouble> {
         return broken(format!(
             "{number} of thread {me} after {before} of thread {last}"
         ));
+    }
+    if !is_held {
+        return broken(String::from("not held at once after it was granted"));
+    }
+    released.map_err(|_| Trouble::Failed)
+}
+
+/// Counts who is in, and gives the permit back.
+fn permit(cell: &Cell, lease: Lease) -> Result<(), Trouble> {
+    let others = cell.inside.fetch_add(1, Ordering::SeqCst);
+    let is_held = lease.is_held();
+    cell.inside.fetch_sub(1, Ordering::SeqCst);
+    let released = lease.release();
+    if others >= cell.permits {
+        let (number, of) = (others + 1, cell.permits);
+        return broken(format!("number {number} of {of} came in"));
     }
     if !is_held {
         return broken(String::from("not held at once after it was granted"));

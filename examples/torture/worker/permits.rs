@@ -65,7 +65,8 @@ pub(super) fn permit(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Its holder goes by its clock, and renews too late now and then: what was lost must stay lost then.
+/// Its holder goes by its clock, and renews too late now and then: what was lost must stay lost
+/// then.
 fn by_plain_functions(hand: &mut Hand, name: &'static str, permits: u32) -> anyhow::Result<()> {
     let mut lent = hand.lend(name)?;
     let (token, before) = (Token::random(), Instant::now());
