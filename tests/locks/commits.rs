@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, thread, time::Duration};
 
-use leasehold::{Committed, Error, Lease, Locks, LostReason, Options, Pool, Result};
+use leasehold::{Committed, Error, Lease, Lock, Locks, LostReason, Options, Pool, Result};
 use redis::{Client, Commands, Connection};
 
 use crate::common::{
@@ -245,13 +245,8 @@ fn a_commit_that_is_repeated_by_its_id_is_never_doubled_wherever_its_connection_
             for lock in every_kind(&bench.locks) {
                 let () = redis::cmd("FLUSHALL").query(&mut bench.conn).unwrap();
                 let (proxy, locks) = bench.by_proxy();
-                let mine = match lock.name() {
-                    "mutex" => locks.lock("mutex"),
-                    "reentrant" => locks.reentrant("reentrant"),
-                    "read" => locks.read("read"),
-                    "write" => locks.write("write"),
-                    _ => locks.semaphore("semaphore", 1),
-                };
+                let named = |mine: &Lock| mine.name() == lock.name();
+                let mine = every_kind(&locks).into_iter().find(named).unwrap();
                 let options = Options::new().renewal(false);
                 let lease = mine.with(options).acquire(LONG).unwrap();
                 thread::sleep(50 * MS);

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lock, LostReason, acquire_lock_with_timeout, recipes::mutex};
+use leasehold::{Error, Lock, LostReason, Options, acquire_lock_with_timeout, recipes::mutex};
 use redis::{Commands, Connection};
 
 use crate::common::{
@@ -100,7 +100,7 @@ fn a_lease_outlives_its_length() {
     let locks = crate::connect(&server.url());
     at_once(every_kind(&locks), |lock| {
         let lease = lock
-            .with(crate::options().lease(3_600 * MS))
+            .with(Options::new().lease(3_600 * MS))
             .acquire(LONG)
             .unwrap();
         let until = Instant::now() + 4_000 * MS;

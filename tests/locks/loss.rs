@@ -43,7 +43,7 @@ fn is_lost<T>(result: &Result<T, Error>) -> bool {
 #[test]
 fn a_guard_ends_before_the_server_does() {
     let bench = bench();
-    let options = crate::options().lease(3_000 * MS).renewal(false);
+    let options = Options::new().lease(3_000 * MS).renewal(false);
     at_once(every_kind(&bench.locks), |lock| {
         let mut conn = bench.server.connection().unwrap();
         let key = format!("lock:{}", lock.name());
@@ -152,7 +152,7 @@ fn a_renewal_by_hand_lengthens_and_never_shortens() {
     at_once(every_kind(&bench.locks), |lock| {
         let mut conn = bench.server.connection().unwrap();
         let key = format!("lock:{}", lock.name());
-        let options = crate::options().lease(3_000 * MS).renewal(false);
+        let options = Options::new().lease(3_000 * MS).renewal(false);
         let lease = lock.with(options).acquire(LONG).unwrap();
         lease.renew(LONG).unwrap();
         lease.renew(10 * MS).unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, Lease, Lock, Locks};
+use leasehold::{Error, Lease, Lock, Locks, Options};
 use redis::Commands;
 
 use crate::{
@@ -156,7 +156,7 @@ fn what_too_few_replicas_have_is_given_back_in_the_end_though_the_server_refuses
         let acquired = lock
             .clone()
             // Longer than is waited for: it does not end by itself.
-            .with(crate::options().lease(10 * LONG).replicas(1, MS))
+            .with(Options::new().lease(10 * LONG).replicas(1, MS))
             .try_acquire();
         assert!(
             matches!(acquired, Err(Error::TooFewReplicas { .. })),

@@ -15,6 +15,7 @@ use crate::{
 };
 
 const KEY: &str = "lock:api";
+const TEN_SECONDS: Duration = Duration::from_secs(10);
 
 fn bench() -> (Server, Locks, redis::Connection) {
     let server = Server::start().unwrap();
@@ -179,8 +180,22 @@ fn who_looks_sees_all_holders_and_the_free_permits_and_that_numbers_differ() {
 fn fewer_permits_than_are_held_take_none_away_and_wait_for_enough_of_them() {
     unless_halted(|| {
         let (_server, locks, _conn) = bench();
-        let mut held = all(&locks.semaphore("api", 4), 4);
+        // One that counts two waits for three of these four: at the latest until the last but one.
+        let four = locks.semaphore("api", 4);
+        let of_ten_more = |n| four.clone().with(Options::new().lease(n * TEN_SECONDS));
+        let mut held: Vec<_> = (1..=4)
+            .map(|n| of_ten_more(n).try_acquire().unwrap().unwrap())
+            .collect();
         let fewer = locks.semaphore("api", 2);
+        let refused = fewer.acquire(20 * MS).unwrap_err();
+        let Error::Contended { remaining, .. } = refused else {
+            panic!("{refused:?}");
+        };
+        let left = remaining.unwrap();
+        assert!(
+            left > 2 * TEN_SECONDS && left <= 3 * TEN_SECONDS,
+            "{left:?}"
+        );
         for _ in 0..2 {
             assert!(fewer.try_acquire().unwrap().is_none());
             held.pop().unwrap().release().unwrap();
@@ -210,6 +225,8 @@ fn all_permits_that_are_taken_away_are_told_as_lost_and_are_free_at_once() {
             }
             waiter.join().unwrap().release().unwrap();
         });
+        let _again = all(&lock, 2);
+        let _ = lock.force_release().unwrap();
         let left: Vec<String> = conn.keys("*").unwrap();
         assert_eq!(left, [""; 0]);
     });

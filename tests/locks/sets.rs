@@ -192,6 +192,7 @@ fn the_loss_of_any_is_told_by_its_name_and_the_others_are_released() {
 fn it_is_written_only_while_all_are_held() {
     unless_halted(|| {
         let (_server, locks, mut conn) = bench();
+        let locks = locks.with(Options::new().hand_over(0, Duration::ZERO));
         let set = LockSet::of([locks.lock("a"), locks.read("b"), locks.semaphore("c", 2)]);
         let leases = set.acquire(LONG).unwrap();
         leases.commit(|pipe| _ = pipe.incr("balance", 1)).unwrap();
