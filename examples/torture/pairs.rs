@@ -332,6 +332,8 @@ fn pair(cell: &Cell, me: u64, longest: &AtomicU64) -> Result<(), Trouble> {
 fn permit(cell: &Cell, lease: Lease) -> Result<(), Trouble> {
     let others = cell.inside.fetch_add(1, Ordering::SeqCst);
     let is_held = lease.is_held();
+    // So many at once are seen only if each stays for a while.
+    thread::sleep(Duration::from_micros(100));
     cell.inside.fetch_sub(1, Ordering::SeqCst);
     let released = lease.release();
     if others >= cell.permits {

@@ -4,18 +4,23 @@
 //! holds the lock and heard yes. Both are read from the one clock of the machine, so that two such times that overlap prove
 //! two holders at one moment. More of them than permits prove as much of a semaphore.
 
-use super::{Checker, Hold, Holds, Span, Violation};
-use crate::history::Mode;
+use super::{Checker, Evidence, Hold, Holds, Span, Violation, server_log::Ends};
+use crate::{clock::Nanos, history::Mode};
 
-pub(super) fn check(holds: &Holds) -> Vec<Violation> {
+pub(super) fn check(holds: &Holds, ends: &Ends, evidence: &Evidence<'_>) -> Vec<Violation> {
+    // What is lost before a permit is granted does nothing to it.
+    let began = |hold: &Hold| {
+        let granted = ends.permit_granted(hold, evidence).unwrap_or(0);
+        granted.max(hold.asked.at)
+    };
     holds
         .0
         .iter()
-        .flat_map(|(lock, holds)| of_lock(lock, holds))
+        .flat_map(|(lock, holds)| of_lock(lock, holds, &began))
         .collect()
 }
 
-fn of_lock(lock: &str, holds: &[Hold]) -> Vec<Violation> {
+fn of_lock(lock: &str, holds: &[Hold], began: &dyn Fn(&Hold) -> Nanos) -> Vec<Violation> {
     let mut sure: Vec<(Span, &Hold)> = holds
         .iter()
         .filter_map(|hold| Some((hold.sure()?, hold)))
@@ -25,7 +30,7 @@ fn of_lock(lock: &str, holds: &[Hold]) -> Vec<Violation> {
     for (span, hold) in sure {
         inside.retain(|(other, _)| other.to > span.from);
         if let Mode::Permit(permits) = hold.asked.mode {
-            found.extend(too_many(lock, &inside, (span, hold), permits));
+            found.extend(too_many(lock, &inside, (span, hold), permits, began));
             inside.push((span, hold));
             continue;
         }
@@ -60,11 +65,12 @@ fn too_many(
     inside: &[(Span, &Hold)],
     (span, hold): (Span, &Hold),
     permits: u32,
+    began: &dyn Fn(&Hold) -> Nanos,
 ) -> Option<Violation> {
     let are_full = inside.len() >= usize::try_from(permits).unwrap_or(usize::MAX);
-    let others = inside.iter().map(|(_, other)| other.asked.at);
+    let others = inside.iter().map(|(_, other)| began(other));
     let cause = Span {
-        from: others.min()?.min(hold.asked.at),
+        from: others.min()?.min(began(hold)),
         to: span.from,
     };
     let together = inside.iter().map(|(other, _)| other.within(span));

@@ -234,9 +234,9 @@ pub(crate) fn check(evidence: &Evidence<'_>) -> (Vec<Violation>, Figures) {
     let mut figures = Figures::default();
     let holds = Holds::of(evidence, &mut figures);
     let mut found = holds::broken(evidence);
-    found.extend(exclusion::check(&holds));
     found.extend(fencing::check(&holds, evidence, &mut figures));
     let ends = server_log::Ends::of(evidence);
+    found.extend(exclusion::check(&holds, &ends, evidence));
     found.extend(server_log::check(&holds, &ends, evidence));
     found.extend(once::check(evidence.records));
     found.extend(free::check(&holds, &ends, evidence, &mut figures));
