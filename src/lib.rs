@@ -49,8 +49,8 @@
 //! - The book's semaphores, at most N at once: [`acquire_semaphore`], [`release_semaphore`];
 //!   [`acquire_fair_semaphore`], [`acquire_semaphore_with_lock`], [`refresh_fair_semaphore`],
 //!   [`release_fair_semaphore`].
-//! - In the book's style: [`with_lock`], [`with_locks`], [`commit_while_held`], [`transaction_while_held`];
-//!   [`transaction_with_lock`] takes a lock of its own.
+//! - In the book's style: [`with_lock`], [`with_locks`], [`commit_while_held`],
+//!   [`transaction_while_held`]; [`transaction_with_lock`] takes a lock of its own.
 //! - Take a lock with one script or one `SET`, for a duration or until a moment:
 //!   [`recipes::mutex`], [`End::At`](recipes::mutex::End::At).
 //! - The other kinds of lock: [`recipes::reentrant`], [`recipes::read_write`],

@@ -254,7 +254,8 @@ impl Locks {
     /// use std::time::Duration;
     ///
     /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
-    /// let leases = locks.all_of(["account:4711", "account:4712"]).acquire(Duration::from_secs(5))?;
+    /// let both = locks.all_of(["account:4711", "account:4712"]);
+    /// let leases = both.acquire(Duration::from_secs(5))?;
     /// // move the money
     /// leases.release()?;
     /// # Ok::<(), leasehold::Error>(())

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::{
     Token,
     recipes::read_write::one_hash::{
-        Leases, acquire_read, acquire_write, release_read, release_write,
+        Lifetimes, acquire_read, acquire_write, release_read, release_write,
     },
 };
 use redis::{Commands, Connection, Value};
@@ -16,7 +16,7 @@ use super::{Server, article::one_hash as article, clock::millis, wait::comes_tru
 pub const KEY: &str = "lockKey";
 
 /// The lengths that `article::LENGTHS` are.
-pub const LEASES: Leases = Leases {
+pub const LEASES: Lifetimes = Lifetimes {
     read: Duration::from_secs(20),
     write: Duration::from_secs(30),
     key: Duration::from_secs(90),
@@ -25,7 +25,7 @@ pub const LEASES: Leases = Leases {
 pub struct World {
     _server: Server,
     pub conn: Connection,
-    pub leases: Leases,
+    pub leases: Lifetimes,
 }
 
 impl World {

@@ -15,7 +15,7 @@ pub const LEASE: Duration = Duration::from_secs(10);
 /// The lease of whatever is renewed here.
 pub const LONGER: Duration = Duration::from_secs(20);
 
-const LEASES: one_hash::Leases = one_hash::Leases {
+const LEASES: one_hash::Lifetimes = one_hash::Lifetimes {
     read: LEASE,
     write: LEASE,
     key: LEASE,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Connection;
 
-use super::{Terms, check_name};
+use super::{PermitTerms, check_name};
 use crate::{
     error::{Operation, Result},
     token::Token,
@@ -56,7 +56,7 @@ pub fn acquire_semaphore(
     timeout: Duration,
 ) -> Result<Option<Token>> {
     check_name(semname)?;
-    let terms = Terms::new(limit, timeout)?;
+    let terms = PermitTerms::new(limit, timeout)?;
     let token = Token::random();
     let call = terms.of(ACQUIRE_BOOK_SEMAPHORE.on([semname]).arg(token.as_str()));
     let operation = Operation::new("acquire_semaphore", semname);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::{Connection, RedisResult, Value};
 
-use super::{Terms, check_name, in_one_slot};
+use super::{PermitTerms, check_name, in_one_slot};
 use crate::{
     error::{Operation, Result},
     name::LockName,
@@ -25,12 +25,12 @@ const LOCK_WAIT: Duration = Duration::from_millis(10);
 const LOCK_END: u64 = 10_000;
 
 /// The names of a fair semaphore's keys.
-struct Keys {
+struct FairKeys {
     owner: String,
     counter: String,
 }
 
-impl Keys {
+impl FairKeys {
     fn new(semname: &str) -> Result<Self> {
         check_name(semname)?;
         Ok(Self {
@@ -85,8 +85,8 @@ pub fn acquire_fair_semaphore(
     limit: u32,
     timeout: Duration,
 ) -> Result<Option<Token>> {
-    let keys = Keys::new(semname)?;
-    let terms = Terms::new(limit, timeout)?;
+    let keys = FairKeys::new(semname)?;
+    let terms = PermitTerms::new(limit, timeout)?;
     let token = Token::random();
     let script = ACQUIRE_FAIR_SEMAPHORE.on([semname, &keys.owner, &keys.counter]);
     let call = terms.of(script.arg(token.as_str()));
@@ -118,7 +118,7 @@ pub fn acquire_fair_semaphore(
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn release_fair_semaphore(conn: &mut Connection, semname: &str, token: &Token) -> Result<bool> {
-    let keys = Keys::new(semname)?;
+    let keys = FairKeys::new(semname)?;
     let script = RELEASE_FAIR_SEMAPHORE.on([semname, &keys.owner]);
     let operation = Operation::new("release_fair_semaphore", semname);
     in_one_slot(script.arg(token.as_str()).asks_for(operation, conn))
@@ -147,7 +147,7 @@ pub fn release_fair_semaphore(conn: &mut Connection, semname: &str, token: &Toke
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn refresh_fair_semaphore(conn: &mut Connection, semname: &str, token: &Token) -> Result<bool> {
-    let keys = Keys::new(semname)?;
+    let keys = FairKeys::new(semname)?;
     let script = REFRESH_FAIR_SEMAPHORE.on([semname, &keys.owner, &keys.counter]);
     let operation = Operation::new("refresh_fair_semaphore", semname);
     in_one_slot(script.arg(token.as_str()).asks_for(operation, conn))
@@ -196,8 +196,8 @@ pub fn acquire_semaphore_with_lock(
     limit: u32,
     timeout: Duration,
 ) -> Result<Option<Token>> {
-    let (keys, lock) = (Keys::new(semname)?, LockName::new(semname)?);
-    let terms = Terms::new(limit, timeout)?;
+    let (keys, lock) = (FairKeys::new(semname)?, LockName::new(semname)?);
+    let terms = PermitTerms::new(limit, timeout)?;
     let token = Token::random();
     let script = ACQUIRE_FAIR_SEMAPHORE.on([semname, &keys.owner, &keys.counter, lock.key()]);
     let call = terms.of(script.arg(token.as_str())).arg(LOCK_END);

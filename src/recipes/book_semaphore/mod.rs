@@ -96,12 +96,12 @@ fn check_name(semname: &str) -> Result<()> {
 }
 
 /// A checked limit and timeout: the last arguments of each script that acquires.
-struct Terms {
+struct PermitTerms {
     limit: u32,
     timeout_millis: u64,
 }
 
-impl Terms {
+impl PermitTerms {
     fn new(limit: u32, timeout: Duration) -> Result<Self> {
         let is_limit = (1..=MOST_PERMITS).contains(&limit);
         ensure(is_limit, "limit", "it has to be between 1 and 10,000")?;

@@ -3,8 +3,8 @@
 -- ARGV[3]  the number of permits
 -- ARGV[4]  our owner, for people to read
 -- ARGV[5]  1 to return the time until a permit ends, 0 if not
--- returns  the number of permits that are not held by others, at least 1 with ours; if there is none
---          for us nil, or { milliseconds until there is one }
+-- returns  the number of permits that are not held by others, at least 1 with ours; if there is
+--          none for us nil, or { milliseconds until there is one }
 --
 -- Safe to send twice: our token is recognised, and has one permit. A refused attempt writes
 -- nothing. Each caller is judged by its own number of permits: if more are held than that, nobody

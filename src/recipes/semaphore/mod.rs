@@ -3,8 +3,8 @@
 //! The key `lock:NAME` is a sorted set. A member is a holder's token, and its score the end of that
 //! holder's permit in milliseconds by the server's clock. So each holder has its own lease: the
 //! permit of a holder that crashed is free once its lease has ended, even if others renew theirs,
-//! and a release removes only its own. The companion, a hash, tells people who holds and since when.
-//! Both keys are gone with the last permit.
+//! and a release removes only its own. The companion, a hash, tells people who holds and since
+//! when. Both keys are gone with the last permit.
 //!
 //! # The number of permits
 //!

@@ -235,7 +235,7 @@ fn what_the_table_names_for_the_editions() {
     let mut bench = Bench::start();
     let [token, other] = [Token::random(), Token::random()];
     let keys = two_key::Keys::new("readKey", "writeKey").unwrap();
-    let leases = one_hash::Leases::default();
+    let leases = one_hash::Lifetimes::default();
 
     let reads = |conn: &mut Connection| {
         Ok(

@@ -6,7 +6,7 @@ use crate::common::{Server, State, clock::millis};
 use leasehold::{
     Error, Result, Token,
     recipes::read_write::{
-        one_hash::{self, Leases},
+        one_hash::{self, Lifetimes},
         two_key::{self, Keys},
     },
 };
@@ -130,7 +130,7 @@ fn two_key_refuses_keys_that_cannot_be() {
     }
 }
 
-type Function = fn(&mut Connection, &Token, &Leases) -> Result<bool>;
+type Function = fn(&mut Connection, &Token, &Lifetimes) -> Result<bool>;
 
 /// Every function of `one_hash` on the key `a`.
 const ONE_HASH: [Function; 6] = [
@@ -145,7 +145,7 @@ const ONE_HASH: [Function; 6] = [
 #[test]
 fn one_hash_stops_at_other_types_and_fields() {
     let (_server, mut conn, token) = start();
-    let (leases, now) = (Leases::default(), millis(&mut conn).to_string());
+    let (leases, now) = (Lifetimes::default(), millis(&mut conn).to_string());
     let others: [&[&str]; 9] = [
         &["SET", "a", TOKEN],
         &["RPUSH", "a", TOKEN],
@@ -172,7 +172,7 @@ fn one_hash_stops_at_other_types_and_fields() {
 #[test]
 fn one_hash_stops_at_a_stamp_that_is_no_time() {
     let (_server, mut conn, token) = start();
-    let leases = Leases::default();
+    let leases = Lifetimes::default();
     let values = [
         "",
         "abc",
@@ -210,30 +210,30 @@ fn one_hash_stops_at_a_stamp_that_is_no_time() {
 fn one_hash_refuses_keys_and_leases_that_cannot_be() {
     let (_server, mut conn, token) = start();
     let [zero, day_and_more] = [Duration::ZERO, Duration::from_secs(86_401)];
-    let defaults = Leases::default();
+    let defaults = Lifetimes::default();
     let refused = [
-        Leases {
+        Lifetimes {
             read: zero,
             ..defaults
         },
-        Leases {
+        Lifetimes {
             write: zero,
             ..defaults
         },
-        Leases {
+        Lifetimes {
             key: zero,
             ..defaults
         },
-        Leases {
+        Lifetimes {
             read: day_and_more,
             key: day_and_more,
             ..defaults
         },
-        Leases {
+        Lifetimes {
             key: Duration::from_millis(2_999),
             ..defaults
         },
-        Leases {
+        Lifetimes {
             read: defaults.key + Duration::from_millis(1),
             ..defaults
         },

@@ -8,7 +8,7 @@ use crate::common::{
 };
 use leasehold::{
     Token,
-    recipes::read_write::one_hash::{Leases, acquire_read, acquire_write},
+    recipes::read_write::one_hash::{Lifetimes, acquire_read, acquire_write},
 };
 use redis::Commands;
 
@@ -153,7 +153,7 @@ fn a_writer_without_its_write_has_lost_the_lock() {
 
 #[test]
 fn the_lengths_of_the_article() {
-    let Leases { read, write, key } = Leases::default();
+    let Lifetimes { read, write, key } = Lifetimes::default();
     assert_eq!(
         [key, read, write].map(|length| length.as_secs()),
         [10, 1, 3]

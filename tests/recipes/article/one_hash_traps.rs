@@ -11,7 +11,7 @@ use crate::common::{
 };
 use leasehold::{
     Error, Token,
-    recipes::read_write::one_hash::{Leases, acquire_read, acquire_write},
+    recipes::read_write::one_hash::{Lifetimes, acquire_read, acquire_write},
 };
 use redis::{Commands, Value};
 
@@ -143,7 +143,7 @@ fn trap_37_d_what_is_over_is_removed() {
 fn trap_37_e_the_key_outlives_its_holders() {
     let mut a = World::new();
     let [reader, another] = tokens();
-    let short = Leases {
+    let short = Lifetimes {
         key: Duration::from_secs(29),
         ..LEASES
     };

@@ -8,7 +8,7 @@
 //! # Kept and repaired
 //!
 //! The article's scripts keep two fields, `read` and `write`, each a time in milliseconds, and
-//! ignore a field that is older than its hold lasts ([`Leases`]). We use these two in the same way,
+//! ignore a field that is older than its hold lasts ([`Lifetimes`]). We use these two in the same way,
 //! so that the article's programs and ours exclude each other. We add a field for each holder of
 //! ours, `read:<token>` or `write:<token>`, which the article's scripts do not read. So among our
 //! own functions
@@ -62,7 +62,7 @@
 //! ```compile_fail,E0308
 //! # fn keep(watchdog: &leasehold::Watchdog) -> leasehold::Result<()> {
 //! // A watchdog keeps only holds that can be renewed safely, and this edition has none.
-//! let leases = leasehold::recipes::read_write::one_hash::Leases::default();
+//! let leases = leasehold::recipes::read_write::one_hash::Lifetimes::default();
 //! watchdog.keep(&leases, std::time::Duration::from_secs(10))?;
 //! # Ok(())
 //! # }
@@ -95,13 +95,13 @@ scripts! {
 /// ```
 /// use std::time::Duration;
 ///
-/// use leasehold::recipes::read_write::one_hash::Leases;
+/// use leasehold::recipes::read_write::one_hash::Lifetimes;
 ///
-/// let longer = Leases { read: Duration::from_secs(5), ..Leases::default() };
+/// let longer = Lifetimes { read: Duration::from_secs(5), ..Lifetimes::default() };
 /// assert_eq!(longer.write, Duration::from_secs(3));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leases {
+pub struct Lifetimes {
     /// The longest hold of a reader (读锁的超时时间). Default 1 s, as in the article.
     pub read: Duration,
     /// The longest hold of a writer (写锁的超时时间). Default 3 s, as in the article.
@@ -112,7 +112,7 @@ pub struct Leases {
     pub key: Duration,
 }
 
-impl Default for Leases {
+impl Default for Lifetimes {
     fn default() -> Self {
         Self {
             read: Duration::from_secs(1),
@@ -122,7 +122,7 @@ impl Default for Leases {
     }
 }
 
-impl Leases {
+impl Lifetimes {
     /// Builds the call of a script that returns 1 if we hold the lock, or held it until now. Checks
     /// the key and the leases first.
     fn call(&self, script: &'static Script, key: &str, token: &Token) -> Result<Call> {
@@ -167,7 +167,7 @@ impl Leases {
 ///
 /// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// let mut conn = pool.get()?;
-/// let (token, leases) = (Token::random(), one_hash::Leases::default());
+/// let (token, leases) = (Token::random(), one_hash::Lifetimes::default());
 /// if one_hash::acquire_read(&mut conn, "lockKey", &token, Duration::from_secs(5), &leases)? {
 ///     // … read, for less than a second …
 ///     one_hash::release_read(&mut conn, "lockKey", &token, &leases)?;
@@ -179,7 +179,7 @@ pub fn acquire_read(
     key: &str,
     token: &Token,
     acquire_timeout: Duration,
-    leases: &Leases,
+    leases: &Lifetimes,
 ) -> Result<bool> {
     let operation = Operation::new("one_hash::acquire_read", key);
     let call = leases.call(&ACQUIRE_READ_ONE_HASH, key, token)?;
@@ -206,7 +206,7 @@ pub fn acquire_read(
 ///
 /// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// let mut conn = pool.get()?;
-/// let (token, leases) = (Token::random(), one_hash::Leases::default());
+/// let (token, leases) = (Token::random(), one_hash::Lifetimes::default());
 /// if one_hash::acquire_write(&mut conn, "lockKey", &token, Duration::from_secs(5), &leases)? {
 ///     // … write, for less than three seconds …
 ///     one_hash::release_write(&mut conn, "lockKey", &token, &leases)?;
@@ -218,7 +218,7 @@ pub fn acquire_write(
     key: &str,
     token: &Token,
     acquire_timeout: Duration,
-    leases: &Leases,
+    leases: &Lifetimes,
 ) -> Result<bool> {
     let operation = Operation::new("one_hash::acquire_write", key);
     let call = leases.call(&ACQUIRE_WRITE_ONE_HASH, key, token)?;
@@ -242,7 +242,7 @@ pub fn release_read(
     conn: &mut Connection,
     key: &str,
     token: &Token,
-    leases: &Leases,
+    leases: &Lifetimes,
 ) -> Result<bool> {
     let operation = Operation::new("one_hash::release_read", key);
     let call = leases.call(&RELEASE_READ_ONE_HASH, key, token)?;
@@ -265,7 +265,7 @@ pub fn release_write(
     conn: &mut Connection,
     key: &str,
     token: &Token,
-    leases: &Leases,
+    leases: &Lifetimes,
 ) -> Result<bool> {
     let operation = Operation::new("one_hash::release_write", key);
     let call = leases.call(&RELEASE_WRITE_ONE_HASH, key, token)?;
