@@ -134,8 +134,13 @@ impl<'a> Attempts<'a> {
         };
         self.failure = None;
         match attempt {
-            Attempt::Granted { fence, number } => {
-                Ok(self.granted(fence, number, reply.sent, reply.tracked, now))
+            Attempt::Granted {
+                fence,
+                number,
+                next_in,
+            } => {
+                let next_at = next_in.map(|next| reply.answered + self.longest_pause(Some(next)));
+                Ok(self.granted((fence, number), next_at, reply.sent, reply.tracked, now))
             }
             Attempt::AlreadyRun(run) => {
                 // If an earlier attempt of ours took the lock, it has lost it: only another holder
@@ -158,8 +163,8 @@ impl<'a> Attempts<'a> {
 
     fn granted(
         &mut self,
-        fence: Option<FencingToken>,
-        number: u64,
+        (fence, number): (Option<FencingToken>, u64),
+        next_at: Option<Instant>,
         sent: Instant,
         tracked: bool,
         now: Instant,
@@ -180,7 +185,7 @@ impl<'a> Attempts<'a> {
             unanswered_before: self.is_out,
         };
         let next_asks_at = if tracked {
-            end.min(now + ASKS_AGAIN)
+            next_at.unwrap_or(end).min(now + ASKS_AGAIN)
         } else {
             now + self.settings.backoff.last
         };

@@ -167,7 +167,12 @@ impl Hold {
 /// True if an end in milliseconds is later than the reply to `TIME`.
 fn is_ahead(end: &Value, time: &Value) -> bool {
     let time: Option<(u64, u64)> = from_redis_value_ref(time).ok();
-    (number(end).zip(time))
+    let end = match end {
+        // RESP3 sends a score as a number.
+        Value::Double(score) => format!("{score:.0}").parse().ok(),
+        digits => number(digits),
+    };
+    end.zip(time)
         .is_some_and(|(end, (seconds, micros))| end > seconds * 1_000 + micros / 1_000)
 }
 

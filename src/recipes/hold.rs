@@ -62,6 +62,8 @@ pub(crate) enum Attempt {
         /// the number of times that its owner holds it; for a semaphore, the number of permits that
         /// are still free.
         number: u64,
+        /// For the last permit of a semaphore, the time until another ends.
+        next_in: Option<Duration>,
     },
     /// Another holder has the lock, for at most this long if its lease ends.
     Busy(Option<Duration>),
@@ -221,7 +223,7 @@ impl Hold {
         let operation = Operation::new(function, self.lock.text());
         until_granted(operation, &self.token, acquire_timeout, || {
             Ok(match self.understood(&call.send(conn)?)? {
-                Attempt::Granted { fence, number } => Some(Grant {
+                Attempt::Granted { fence, number, .. } => Some(Grant {
                     fencing_token: fence.unwrap_or(FencingToken::new(0)),
                     count: number.max(1),
                 }),
@@ -237,27 +239,85 @@ impl Hold {
         {
             return Ok(Attempt::AlreadyRun(run));
         }
+        if self.kind == LockKind::Semaphore {
+            return permit(answer);
+        }
         let granted = |fence: Option<&Value>, number| {
-            let fence = fence.map(fencing_token).transpose()?;
-            Ok(Attempt::Granted { fence, number })
+            Ok(Attempt::Granted {
+                fence: fence.map(fencing_token).transpose()?,
+                number,
+                next_in: None,
+            })
         };
         match answer {
-            Value::Int(1..) if self.kind == LockKind::Semaphore => {
-                granted(None, count(answer)? - 1)
-            }
             Value::Nil if self.kind != LockKind::Read => Ok(Attempt::Busy(None)),
             Value::Int(0) if self.kind == LockKind::Read => Ok(Attempt::Busy(None)),
             Value::Array(parts) => match &parts[..] {
-                [Value::Int(left)] => {
-                    let left = u64::try_from(*left).ok();
-                    Ok(Attempt::Busy(left.map(Duration::from_millis)))
-                }
+                [Value::Int(left)] => Ok(Attempt::Busy(millis(*left))),
                 [fence, number] if self.is_fenced => granted(Some(fence), count(number)?),
                 _ => Err(makes_no_sense()),
             },
             fence if self.is_fenced => granted(Some(fence), 0),
             Value::Okay | Value::Int(1) => granted(None, 0),
             _ => Err(makes_no_sense()),
+        }
+    }
+}
+
+/// Reads the reply to an attempt to acquire a permit of a semaphore.
+fn permit(answer: &Value) -> RedisResult<Attempt> {
+    let granted = |number, next_in| Attempt::Granted {
+        fence: None,
+        number,
+        next_in,
+    };
+    match answer {
+        Value::Nil => Ok(Attempt::Busy(None)),
+        Value::Int(1..) => Ok(granted(count(answer)? - 1, None)),
+        Value::Array(parts) => match parts[..] {
+            [Value::Int(left)] => Ok(Attempt::Busy(millis(left))),
+            [Value::Int(1), Value::Int(next @ 0..)] => Ok(granted(0, millis(next))),
+            _ => Err(makes_no_sense()),
+        },
+        _ => Err(makes_no_sense()),
+    }
+}
+
+/// `None`: there is no end.
+fn millis(left: i64) -> Option<Duration> {
+    u64::try_from(left).ok().map(Duration::from_millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_reply_of_another_shape_is_a_permit() {
+        let hold = Hold::semaphore("a", &Token::random()).unwrap();
+        let array =
+            |numbers: &[i64]| Value::Array(numbers.iter().copied().map(Value::Int).collect());
+        let others = [
+            Value::Okay,
+            Value::Int(0),
+            Value::Int(-1),
+            Value::Double(1.0),
+            Value::Boolean(true),
+            Value::BulkString(b"1".into()),
+            array(&[]),
+            array(&[2, 5]),
+            array(&[1, -1]),
+            array(&[1, 5, 1]),
+        ];
+        for other in others {
+            assert!(hold.understood(&other).is_err(), "{other:?}");
+        }
+        for (granted, left) in [(Value::Int(3), 2), (array(&[1, 5]), 0)] {
+            let attempt = hold.understood(&granted).unwrap();
+            assert!(
+                matches!(attempt, Attempt::Granted { number, fence: None, .. } if number == left),
+                "{attempt:?}"
+            );
         }
     }
 }

@@ -217,8 +217,12 @@ fn what_is_held_is_renewed_and_released_where_the_server_has_no_memory_left() {
     }
     let renewed = mutex::renew(&mut conn, "book", &book.unwrap(), 60_000 * MS);
     assert!(renewed.unwrap());
-    let refused = locks.lock("free").try_acquire();
-    assert!(refused.is_err(), "the server has memory");
+    let [mutex, _, _, write, semaphore] = every_kind(&locks);
+    for kind in [mutex, write, semaphore] {
+        let free = Options::new().prefix("free:");
+        let refused = kind.with(free).try_acquire();
+        assert!(refused.is_err(), "the server has memory: {refused:?}");
+    }
     memory("0", &mut conn);
     // The renewals are in force: they were for longer than the lock lasted.
     for name in ["mutex", "reentrant", "read", "write", "bare", "book"] {

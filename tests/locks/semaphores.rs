@@ -264,10 +264,99 @@ fn the_fencing_token_of_a_mutex_with_this_name_is_kept() {
         let last = before.fencing_token();
         before.release().unwrap();
         let held = locks.semaphore("api", 1).acquire(LONG).unwrap();
-        let ends_in: i64 = conn.pttl("{lock:api}:lease").unwrap();
-        assert!(ends_in > 80_000_000, "{ends_in}");
+        let mut ends_in = || conn.pttl::<_, i64>("{lock:api}:lease").unwrap();
+        assert!(ends_in() > 80_000_000);
         held.release().unwrap();
+        assert!(ends_in() > 80_000_000);
         let after = mutex.acquire(LONG).unwrap();
         assert!(after.fencing_token() > last);
+    });
+}
+
+/// A RESP3 reply to `ZSCORE` is a number, and that of RESP2 is a text.
+#[test]
+fn a_commit_finds_its_permit_whatever_protocol_the_url_names() {
+    unless_halted(|| {
+        let (server, _, mut conn) = bench();
+        for protocol in ["resp2", "resp3"] {
+            let url = format!("{}?protocol={protocol}", server.url());
+            let locks = Locks::connect(&url).unwrap();
+            let lease = locks.semaphore("api", 2).acquire(LONG).unwrap();
+            let committed = lease.commit(|pipeline| {
+                pipeline.set("written", protocol);
+            });
+            assert!(committed.is_ok(), "{protocol}: {committed:?}");
+            assert_eq!(conn.get::<_, String>("written").unwrap(), protocol);
+            lease.release().unwrap();
+        }
+    });
+}
+
+/// The grant of the one tells when the permit of the other ends.
+#[test]
+fn two_that_wait_for_holders_that_died_have_a_permit_as_each_lease_ends() {
+    unless_halted(|| {
+        let (server, locks, _conn) = bench();
+        let theirs = Locks::connect(&server.url()).unwrap().semaphore("api", 2);
+        let dead = [400 * MS, 500 * MS].map(|lease| {
+            let dies = Options::new().renewal(false).lease(lease);
+            theirs.clone().with(dies).acquire(LONG).unwrap().detach()
+        });
+        let lock = locks.semaphore("api", 2);
+        let asked = Instant::now();
+        thread::scope(|scope| {
+            let waiters = [0; 2].map(|_| scope.spawn(|| lock.acquire(LONG).unwrap()));
+            let leases = waiters.map(|it| it.join().unwrap());
+            assert!(asked.elapsed() < 500 * MS + SLACK, "{:?}", asked.elapsed());
+            drop(leases);
+        });
+        drop(dead);
+    });
+}
+
+/// Nobody but the script that granted it has read it since: the lease is looked at later, if at all.
+#[test]
+fn who_stands_behind_the_last_permit_is_woken_when_it_is_taken_away_at_once() {
+    unless_halted(|| {
+        let (server, locks, mut conn) = bench();
+        let theirs = Locks::connect(&server.url()).unwrap().semaphore("api", 1);
+        let held = theirs.acquire(LONG).unwrap();
+        let kept = Options::new().lease(3 * LONG).renewal(false);
+        let lock = &locks.semaphore("api", 1).with(kept);
+        thread::scope(|scope| {
+            let first = scope.spawn(move || {
+                let lease = lock.acquire(2 * LONG).unwrap();
+                let () = conn.del(KEY).unwrap();
+                (Instant::now(), lease)
+            });
+            assert!(comes_true(|| waiting(lock) == 1));
+            let second = scope.spawn(move || lock.acquire(2 * LONG).unwrap());
+            assert!(comes_true(|| waiting(lock) == 2));
+            thread::sleep(100 * MS); // the first has been refused
+            held.release().unwrap();
+            let (freed, _first) = first.join().unwrap();
+            let _second = second.join().unwrap();
+            assert!(freed.elapsed() < 500 * MS, "{:?}", freed.elapsed());
+        });
+    });
+}
+
+#[test]
+fn a_loss_is_told_at_once_after_a_renewal_too() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = bench();
+        let lock = locks.semaphore("api", 2);
+        let lease = lock
+            .with(Options::new().lease(6_000 * MS))
+            .acquire(LONG)
+            .unwrap();
+        let mut end = || {
+            conn.zscore::<_, _, f64>(KEY, lease.token().to_string())
+                .unwrap()
+        };
+        let at_first = end();
+        assert!(comes_true(|| end() > at_first));
+        let () = conn.del(KEY).unwrap();
+        assert!(lease.lost().wait_for(SLACK));
     });
 }

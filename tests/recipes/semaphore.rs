@@ -136,3 +136,134 @@ fn keys_of_other_types_are_refused_and_stay_as_they_are() {
         }
     }
 }
+
+/// Such as one whose companion the server has evicted.
+#[test]
+fn a_holder_of_whom_nothing_is_known_is_shown_nevertheless() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let first = take(&mut conn, 3, LONG).unwrap();
+    let () = conn.del(COMPANION).unwrap();
+    assert_eq!(semaphore::holders(&mut conn, "api").unwrap().len(), 1);
+    take(&mut conn, 3, 2 * LONG).unwrap();
+    let holders = semaphore::holders(&mut conn, "api").unwrap();
+    assert_eq!(holders.len(), 2);
+    assert_eq!(holders[0].token(), Some(&first));
+    assert_eq!(
+        (holders[0].permits(), holders[1].permits()),
+        (None, Some(3))
+    );
+}
+
+/// It would end with the permits.
+#[test]
+fn a_hash_beside_it_that_is_no_companion_stays_as_it_is() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let fields: [&[&str]; 3] = [
+        &["stock", "1"],
+        &["fence", "x"],
+        &["fence", "9007199254740991"],
+    ];
+    for fields in fields {
+        let foreign = |conn: &mut Connection| {
+            redis::cmd("DEL").arg(COMPANION).exec(conn).unwrap();
+            (redis::cmd("HSET").arg(COMPANION).arg(fields))
+                .exec(conn)
+                .unwrap();
+            dump(conn, COMPANION)
+        };
+        let before = foreign(&mut conn);
+        let token = Token::random();
+        let refused = semaphore::try_acquire(&mut conn, "api", 3, &token, LONG);
+        assert!(
+            matches!(refused, Err(Error::WrongKind { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [COMPANION]);
+        assert_eq!(dump(&mut conn, COMPANION), before);
+
+        // Or if it comes there later.
+        let () = conn.del(COMPANION).unwrap();
+        let token = take(&mut conn, 3, LONG).unwrap();
+        let before = foreign(&mut conn);
+        assert!(semaphore::renew(&mut conn, "api", &token, 2 * LONG).unwrap());
+        assert!(semaphore::release(&mut conn, "api", &token).unwrap());
+        assert_eq!(dump(&mut conn, COMPANION), before);
+        assert_eq!(conn.pttl::<_, i64>(COMPANION).unwrap(), -1);
+    }
+}
+
+fn fields(conn: &mut Connection) -> usize {
+    conn.hlen(COMPANION).unwrap()
+}
+
+#[test]
+fn what_people_see_of_a_holder_is_of_its_first_attempt_and_is_gone_with_its_permit() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        // Of a lock of another kind, so that the companion stays.
+        let () = conn.hset(COMPANION, "fence", 7).unwrap();
+        let token = take(&mut conn, 3, 4 * LONG).unwrap();
+        let since = |conn: &mut Connection| semaphore::holders(conn, "api").unwrap()[0].since();
+        let first = since(&mut conn);
+        assert!(first.is_some());
+        thread::sleep(20 * MS);
+        assert!(semaphore::try_acquire(&mut conn, "api", 3, &token, LONG).unwrap());
+        assert_eq!(since(&mut conn), first);
+        let () = conn.del(COMPANION).unwrap();
+        assert!(semaphore::try_acquire(&mut conn, "api", 3, &token, LONG).unwrap());
+        assert!(since(&mut conn) > first);
+
+        let () = conn.hset(COMPANION, "fence", 7).unwrap();
+        take(&mut conn, 3, MS).unwrap();
+        thread::sleep(20 * MS);
+        let last = take(&mut conn, 3, LONG).unwrap();
+        assert_eq!(fields(&mut conn), 3);
+        assert!(semaphore::release(&mut conn, "api", &last).unwrap());
+        assert_eq!(fields(&mut conn), 2);
+        take(&mut conn, 3, MS).unwrap();
+        thread::sleep(20 * MS);
+        assert!(semaphore::release(&mut conn, "api", &token).unwrap());
+        assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [COMPANION]);
+        assert_eq!(fields(&mut conn), 1);
+    });
+}
+
+fn left(conn: &mut Connection, key: &str) -> Duration {
+    let left: i64 = conn.pttl(key).unwrap();
+    Duration::from_millis(left.try_into().unwrap())
+}
+
+#[test]
+fn both_keys_have_an_end_from_the_first_permit_on_and_a_renewal_moves_it_to_later_only() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let ends_between = |conn: &mut Connection, from: u32, to: u32| {
+        for key in [KEY, COMPANION] {
+            let left = left(conn, key);
+            assert!(
+                left > from * LONG && left <= to * LONG + MS,
+                "{key} {left:?}"
+            );
+        }
+    };
+    let token = take(&mut conn, 2, 2 * LONG).unwrap();
+    ends_between(&mut conn, 1, 2);
+    let renew = |conn: &mut Connection, token, lease| {
+        assert!(semaphore::renew(conn, "api", token, lease).unwrap());
+    };
+    renew(&mut conn, &token, 4 * LONG);
+    ends_between(&mut conn, 3, 4);
+    let before = end(&mut conn, &token);
+    renew(&mut conn, &token, LONG);
+    assert_eq!(end(&mut conn, &token), before);
+    let other = take(&mut conn, 2, LONG).unwrap();
+    renew(&mut conn, &other, 2 * LONG);
+    ends_between(&mut conn, 3, 4);
+    // An operator's wish stands.
+    let () = conn.persist(KEY).unwrap();
+    renew(&mut conn, &token, 6 * LONG);
+    assert_eq!(conn.pttl::<_, i64>(KEY).unwrap(), -1);
+}

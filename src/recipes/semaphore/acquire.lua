@@ -3,8 +3,9 @@
 -- ARGV[3]  the number of permits
 -- ARGV[4]  our owner, for people to read
 -- ARGV[5]  1 to return the time until a permit ends, 0 if not
--- returns  the number of permits that are not held by others, at least 1 with ours; if there is
---          none for us nil, or { milliseconds until there is one }
+-- returns  the number of permits that are not held by others, at least 1 with ours, or { 1,
+--          milliseconds until the next caller has one } if ours was the last; if there is none for
+--          us nil, or { milliseconds until there is one }
 --
 -- Safe to send twice: our token is recognised, and has one permit. A refused attempt writes
 -- nothing. Each caller is judged by its own number of permits: if more are held than that, nobody
@@ -18,17 +19,28 @@ end
 local ours, permits = our_end(), tonumber(ARGV[3])
 local from_now = string.format('%.0f', now)
 local held = redis.call('ZCOUNT', KEYS[1], from_now, '+inf')
-if not ours and held >= permits then
-  if ARGV[5] ~= '1' then
-    return nil
-  end
-  local awaited = redis.call('ZRANGEBYSCORE', KEYS[1], from_now, '+inf', 'WITHSCORES', 'LIMIT', held - permits, 1)
-  return { tonumber(awaited[2]) - now }
+
+-- Returns the milliseconds until there is a permit, if `count` are held, that is all or more. After
+-- a grant it is the last read: a write ends the tracking of a key, a read starts it again.
+local function until_free(count)
+  local awaited = redis.call('ZRANGEBYSCORE', KEYS[1], from_now, '+inf', 'WITHSCORES', 'LIMIT', count - permits, 1)
+  return tonumber(awaited[2]) - now
 end
 
--- This read stops the script if the companion has another type. `PEXPIRE` comes before the first
--- write that could stay: a user without the right to it is refused here. The permit comes last.
+if not ours and held >= permits then
+  return ARGV[5] == '1' and { until_free(held) }
+end
+
+-- This read stops the script if the companion has another type.
 local stored = redis.call('HMGET', KEYS[2], 'fence', 'p:' .. ARGV[1])
+wrong = wrong_fence(stored[1], not stored[1] and redis.call('EXISTS', KEYS[2]) == 1)
+if wrong then
+  return wrong
+end
+-- It changes nothing, and a server out of memory refuses it. After any write it would allow all.
+redis.call('ZADD', KEYS[1], 'XX', 'GT', 0, ARGV[1])
+-- `PEXPIRE` comes before the first write that could stay: a user without the right to it is refused
+-- here. The permit comes last.
 local ends = math.max(ours or 0, now + tonumber(ARGV[2]))
 local left = until_after(math.max(latest or 0, ends))
 redis.call('PEXPIRE', KEYS[1], left)
@@ -43,5 +55,8 @@ companion_stays(left)
 redis.call('ZADD', KEYS[1], string.format('%.0f', ends), ARGV[1])
 -- Before the first permit there was no key that could get an end.
 redis.call('PEXPIRE', KEYS[1], left)
-redis.call('ZSCORE', KEYS[1], ARGV[1]) -- a write ends the tracking of a key, a read starts it again
-return math.max(permits - held + (ours and 1 or 0), 1)
+local left = permits - held + (ours and 1 or 0)
+if left > 1 or ARGV[5] ~= '1' then
+  return math.max(left, 1)
+end
+return { 1, until_free(permits - left + 1) }

@@ -62,8 +62,8 @@ use crate::{
 };
 
 scripts! {
-    ACQUIRE_SEMAPHORE = "permits.lua" then "acquire.lua";
-    RENEW_SEMAPHORE = "permits.lua" then "renew.lua";
+    ACQUIRE_SEMAPHORE = "../companion.lua" then "permits.lua" then "acquire.lua";
+    RENEW_SEMAPHORE = "../companion.lua" then "permits.lua" then "renew.lua";
     RELEASE_SEMAPHORE = "permits.lua" then "release.lua";
 }
 
@@ -251,8 +251,8 @@ impl Hold {
     }
 }
 
-/// Returns the number of permits that others do not hold, at least 1, or nil if there is none for
-/// us.
+/// Returns 1 more than the number of permits that are still free, or { 1, milliseconds until there
+/// is one }; nil or { milliseconds until there is one } if there is none for us.
 pub(super) fn acquiring(hold: &Hold, lease_millis: u64, busy_reply: BusyReply) -> Call {
     on(&ACQUIRE_SEMAPHORE, hold)
         .arg(lease_millis)

@@ -3,7 +3,8 @@
 -- returns  1 if the permit is still ours and lasts at least that long, 0 if it is not ours
 --
 -- A permit that was lost is not taken back: another holder may have it. Never shortens. A lease of
--- 1 only checks the permit, and writes nothing. The end of both keys only moves to later.
+-- 1 only checks the permit, and writes nothing. The end of both keys only moves to later. A key
+-- beside the permit that is no companion stays as it is, and keeps nobody from renewing.
 
 local wrong = read_ends()
 if wrong then
@@ -18,7 +19,10 @@ if lease > 1 and ends > ours then
   -- A server out of memory refuses `ZADD` unless the script has written before, so `PEXPIRE` is
   -- sent even if the end of the key does not change. A key without an end (-1) keeps none.
   local left = until_after(math.max(latest, ends))
-  companion_stays(left)
+  local fence = redis.call('TYPE', KEYS[2]).ok == 'hash' and redis.call('HGET', KEYS[2], 'fence')
+  if fence and not wrong_fence(fence) then
+    companion_stays(left)
+  end
   if redis.call('PTTL', KEYS[1]) >= 0 then
     redis.call('PEXPIRE', KEYS[1], left)
   end

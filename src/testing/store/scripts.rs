@@ -402,7 +402,7 @@ pub(super) fn refusal(end: Nanos, tell: &str, bare: Value, now: Now) -> Value {
     }
 }
 
-fn millis_until(end: Nanos, Now(now): Now) -> i64 {
+pub(super) fn millis_until(end: Nanos, Now(now): Now) -> i64 {
     int(end.saturating_sub(now) / MILLI)
 }
 

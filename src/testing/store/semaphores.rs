@@ -4,7 +4,7 @@ use redis::{RedisResult, Value};
 
 use super::{
     Entry, LockValue, MILLI, Nanos, Now, Permit, Permits, Stored,
-    scripts::{int, number, refusal, refused, text, yes},
+    scripts::{int, millis_until, number, refusal, refused, text, yes},
 };
 use crate::error::makes_no_sense;
 
@@ -54,22 +54,30 @@ impl Entry {
         now: Now,
     ) -> Value {
         let held = permits.len() as u64;
+        // The end of the permit that has to end, for one more than `held` to be fewer than `count`.
+        let awaited = |permits: &Permits| {
+            let mut ends: Vec<Nanos> = permits.values().map(|permit| permit.end).collect();
+            ends.sort_unstable();
+            let more = (permits.len() as u64).saturating_sub(count);
+            let place = usize::try_from(more).unwrap_or(usize::MAX);
+            ends.get(place).copied().unwrap_or(0)
+        };
         if let Some(ours) = permits.get(token) {
             wanted = Permit {
                 end: ours.end.max(wanted.end),
                 described: ours.described.clone(),
             };
         } else if held >= count {
-            let mut ends: Vec<Nanos> = permits.values().map(|permit| permit.end).collect();
-            ends.sort_unstable();
-            let awaited = usize::try_from(held - count).unwrap_or(0);
-            let end = ends.get(awaited).copied().unwrap_or(0);
-            return refusal(end, tell, Value::Nil, now);
+            return refusal(awaited(&permits), tell, Value::Nil, now);
         }
         permits.insert(token.to_owned(), wanted);
         let with_ours = (count + 1).saturating_sub(permits.len() as u64).max(1);
+        let next = millis_until(awaited(&permits), now);
         self.set_permits(permits);
-        Value::Int(int(with_ours))
+        match (with_ours, tell) {
+            (1, "1") => Value::Array(vec![Value::Int(1), Value::Int(next)]),
+            (with_ours, _) => Value::Int(int(with_ours)),
+        }
     }
 
     pub(super) fn set_permits(&mut self, permits: Permits) {
