@@ -13,5 +13,6 @@ mod both;
 mod commits;
 mod random;
 mod run;
+mod sets;
 mod steps;
 mod world;

@@ -6,6 +6,7 @@ mod failovers;
 mod holes;
 mod minority;
 mod moving;
+mod sets;
 mod silent;
 mod undisturbed;
 

@@ -1,0 +1,71 @@
+//! Several locks at once on a cluster.
+
+use leasehold::{Error, LockSet, Options};
+use redis::Commands;
+
+use super::{connect, kinds, mutex};
+use crate::common::{LONG, MS, cluster::shared, hold::comes_true};
+
+#[test]
+fn locks_of_all_shards_are_held_together_and_written_under_only_in_one_slot() {
+    let cluster = shared();
+    let (locks, others) = (connect(&cluster), connect(&cluster));
+    let tags = [0, 1, 2].map(|shard| cluster.tag(shard, "set").unwrap());
+    let everywhere = || tags.iter().map(|tag| mutex(&locks, tag));
+    let leases = LockSet::of(everywhere()).acquire(LONG).unwrap();
+    for tag in &tags {
+        assert!(mutex(&others, tag).try_acquire().unwrap().is_none());
+    }
+    // The locks are on three servers; two of one server are in two slots.
+    let written = [leases.commit(|pipe| _ = pipe.incr("balance", 1))];
+    let another = cluster.tag(0, "another").unwrap();
+    assert_ne!(
+        cluster.slot_of(&another).unwrap(),
+        cluster.slot_of(&tags[0]).unwrap()
+    );
+    leases.release().unwrap();
+    let beside = LockSet::of([mutex(&locks, &tags[0]), mutex(&locks, &another)]);
+    let leases = beside.acquire(LONG).unwrap();
+    let beside = leases.commit(|pipe| _ = pipe.incr("balance", 1));
+    for refused in written.into_iter().chain([beside]) {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+        assert!(error.to_string().contains("{tag}"), "{error}");
+    }
+    leases.check().unwrap();
+    leases.release().unwrap();
+
+    let leases = LockSet::of(kinds(&locks, &tags[1])).acquire(LONG).unwrap();
+    let balance = format!("balance{{{}}}", tags[1]);
+    leases.commit(|pipe| _ = pipe.incr(&balance, 1)).unwrap();
+    let moved = leases.transaction(&[], |conn, pipe| {
+        let funds: i64 = conn.get(&balance)?;
+        pipe.decr(&balance, funds);
+        Ok(funds)
+    });
+    assert_eq!(moved.unwrap(), 1);
+    leases.release().unwrap();
+}
+
+#[test]
+fn the_loss_on_any_shard_is_told_and_all_others_are_given_back() {
+    let cluster = shared();
+    let locks = connect(&cluster).with(Options::new().lease(6_000 * MS));
+    let tags = [0, 1, 2].map(|shard| cluster.tag(shard, "set-lost").unwrap());
+    let leases = LockSet::of(tags.iter().map(|tag| mutex(&locks, tag)));
+    let leases = leases.acquire(LONG).unwrap();
+    let mut master = cluster.nodes[1].connection().unwrap();
+    let () = master.del(super::key(&tags[1])).unwrap();
+    assert!(leases.lost().wait_for(LONG));
+    let lost = leases.release().unwrap_err();
+    let name = mutex(&locks, &tags[1]).name().to_owned();
+    assert!(
+        matches!(&lost, Error::Lost { context, .. } if context.lock == name),
+        "{lost:?}"
+    );
+    let free = || {
+        tags.iter()
+            .all(|tag| !mutex(&locks, tag).inspect().unwrap().is_held())
+    };
+    assert!(comes_true(free));
+}
