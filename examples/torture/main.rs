@@ -91,6 +91,8 @@ fn run(options: &Options) -> anyhow::Result<bool> {
     if let Some(bug) = &options.bug {
         return bug::all_are_caught(options, bug, &interrupted);
     }
+    // A name that is not known would make no faults at all.
+    options.kinds()?;
     let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     if options.pairs {
         let report = pairs::run(options, seed, &interrupted)?;
