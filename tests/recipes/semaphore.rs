@@ -5,7 +5,11 @@ use std::{thread, time::Duration};
 use leasehold::{Error, Token, recipes::semaphore};
 use redis::{Commands, Connection};
 
-use crate::common::{LONG, MS, Server, wait::unless_halted};
+use crate::common::{
+    LONG, MS, Server,
+    clock::{millis, told_the_time},
+    wait::unless_halted,
+};
 
 const KEY: &str = "lock:api";
 const COMPANION: &str = "{lock:api}:lease";
@@ -266,4 +270,34 @@ fn both_keys_have_an_end_from_the_first_permit_on_and_a_renewal_moves_it_to_late
     let () = conn.persist(KEY).unwrap();
     renew(&mut conn, &token, 6 * LONG);
     assert_eq!(conn.pttl::<_, i64>(KEY).unwrap(), -1);
+}
+
+/// A server may say what time it is later than when it began the script, from where it counts the
+/// time that a key stays.
+#[test]
+fn a_server_that_stands_still_within_a_script_does_not_end_what_lasts_longer() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let long = take(&mut conn, 3, LONG).unwrap();
+    let short = take(&mut conn, 3, LONG / 4).unwrap();
+    let other = Token::random();
+    let [acquired, renewed] = [
+        ("acquire", &other, vec!["100", "4", "somebody", "0"]),
+        ("renew", &short, vec!["1000"]),
+    ]
+    .map(|(script, token, words)| {
+        let script = format!("semaphore/{script}.lua");
+        let parts = ["companion.lua", "semaphore/permits.lua", &script];
+        let left = redis::cmd("EVAL")
+            .arg(told_the_time(&parts, "real + 400000"))
+            .arg((2, KEY, COMPANION))
+            .arg(token.to_string())
+            .arg(words)
+            .query::<i64>(&mut conn);
+        left.unwrap();
+        let ends = millis(&mut conn) + conn.pttl::<_, i64>(KEY).unwrap();
+        let longest = conn.zscore::<_, _, i64>(KEY, long.to_string()).unwrap();
+        ends - longest
+    });
+    assert!(acquired >= 0 && renewed >= 0, "{acquired} {renewed}");
 }

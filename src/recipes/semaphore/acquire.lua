@@ -23,8 +23,10 @@ local held = redis.call('ZCOUNT', KEYS[1], from_now, '+inf')
 -- Returns the milliseconds until there is a permit, if `count` are held, that is all or more. After
 -- a grant it is the last read: a write ends the tracking of a key, a read starts it again.
 local function until_free(count)
-  local awaited = redis.call('ZRANGEBYSCORE', KEYS[1], from_now, '+inf', 'WITHSCORES', 'LIMIT', count - permits, 1)
-  return tonumber(awaited[2]) - now
+  local limit = { 'LIMIT', count - permits, 1 }
+  local awaited = redis.call('ZRANGEBYSCORE', KEYS[1], from_now, '+inf', 'WITHSCORES', unpack(limit))
+  -- There is none if the server stood still until the last had ended.
+  return awaited[2] and tonumber(awaited[2]) - now or 0
 end
 
 if not ours and held >= permits then
@@ -39,11 +41,11 @@ if wrong then
 end
 -- It changes nothing, and a server out of memory refuses it. After any write it would allow all.
 redis.call('ZADD', KEYS[1], 'XX', 'GT', 0, ARGV[1])
--- `PEXPIRE` comes before the first write that could stay: a user without the right to it is refused
+-- The end comes before the first write that could stay: a user without the right to it is refused
 -- here. The permit comes last.
 local ends = math.max(ours or 0, now + tonumber(ARGV[2]))
-local left = until_after(math.max(latest or 0, ends))
-redis.call('PEXPIRE', KEYS[1], left)
+local last = math.max(latest or 0, ends)
+stay(KEYS[1], last)
 sweep()
 if not stored[1] then
   redis.call('HSET', KEYS[2], 'fence', 0)
@@ -51,12 +53,12 @@ end
 if not (ours and stored[2]) then
   redis.call('HSET', KEYS[2], 'p:' .. ARGV[1], from_now .. ' ' .. ARGV[3] .. ' ' .. ARGV[4])
 end
-companion_stays(left)
+companion_stays(last)
 redis.call('ZADD', KEYS[1], string.format('%.0f', ends), ARGV[1])
 -- Before the first permit there was no key that could get an end.
-redis.call('PEXPIRE', KEYS[1], left)
-local left = permits - held + (ours and 1 or 0)
-if left > 1 or ARGV[5] ~= '1' then
-  return math.max(left, 1)
+stay(KEYS[1], last)
+local free = permits - held + (ours and 1 or 0)
+if free > 1 or ARGV[5] ~= '1' then
+  return math.max(free, 1)
 end
-return { 1, until_free(permits - left + 1) }
+return { 1, until_free(permits - free + 1) }

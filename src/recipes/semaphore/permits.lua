@@ -50,15 +50,16 @@ local function sweep()
   end
 end
 
--- Returns the milliseconds that the keys stay if the last permit ends then. They stay a millisecond
--- longer: since Redis 7.2 `PEXPIRE` counts from the start of the script, and `TIME` may be later.
-local function until_after(ends)
-  return string.format('%.0f', ends - now + 1)
+-- Sets the key's end, a millisecond after the end of the last permit. Not by `PEXPIRE`: since Redis
+-- 7.2 that counts from the start of the script. `TIME` may be later, if the server stood still, and
+-- the key would end before a permit that was granted earlier.
+local function stay(key, last)
+  redis.call('PEXPIREAT', key, string.format('%.0f', last + 1))
 end
 
 -- Lets the companion stay for so long at least.
-local function companion_stays(left)
-  if redis.call('PTTL', KEYS[2]) < tonumber(left) then
-    redis.call('PEXPIRE', KEYS[2], left)
+local function companion_stays(last)
+  if redis.call('PTTL', KEYS[2]) <= last - now then
+    stay(KEYS[2], last)
   end
 end

@@ -16,15 +16,15 @@ if not ours then
 end
 local ends = now + lease
 if lease > 1 and ends > ours then
-  -- A server out of memory refuses `ZADD` unless the script has written before, so `PEXPIRE` is
-  -- sent even if the end of the key does not change. A key without an end (-1) keeps none.
-  local left = until_after(math.max(latest, ends))
+  -- A server out of memory refuses `ZADD` unless the script has written before, so the key's end is
+  -- set even if it does not change. A key without an end (-1) keeps none.
+  local last = math.max(latest, ends)
   local fence = redis.call('TYPE', KEYS[2]).ok == 'hash' and redis.call('HGET', KEYS[2], 'fence')
   if fence and not wrong_fence(fence) then
-    companion_stays(left)
+    companion_stays(last)
   end
   if redis.call('PTTL', KEYS[1]) >= 0 then
-    redis.call('PEXPIRE', KEYS[1], left)
+    stay(KEYS[1], last)
   end
   redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', ends), ARGV[1])
 end
