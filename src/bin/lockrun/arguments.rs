@@ -18,8 +18,8 @@ const USUAL_GRACE: Duration = Duration::from_secs(5);
 
 /// The usage that clap generates lists `--url` as required if the environment sets it.
 const USAGES: &str = "\
-lockrun [OPTIONS] --name <NAME> -- <COMMAND>...
-       lockrun [OPTIONS] --name <NAME> <--status|--force-release>";
+lockrun [OPTIONS] --name <NAME>... -- <COMMAND>...
+       lockrun [OPTIONS] --name <NAME>... <--status|--force-release>";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,6 +33,8 @@ Examples:
       passes the fencing token on, and reports progress
   lockrun --name partner-api --permits 3 --wait 1h -- /usr/local/bin/sync-orders
       at most three at once, on all hosts together; a fourth waits up to an hour
+  lockrun --name account:4711 --name account:4712 --wait 1m -- /usr/local/bin/transfer
+      waits up to a minute for both locks
   lockrun --name backup --status
       prints who holds the lock, since when, and for how much longer
   lockrun --name backup --force-release
@@ -60,8 +62,9 @@ and alarms are only passed on.";
 ///
 /// The lock is renewed while the command runs. If no renewal succeeds in time, the command's
 /// process group gets TERM and, after the grace, KILL, both before the lease ends on the server.
-/// The command's environment has LEASEHOLD_FENCING_TOKEN, except with --permits. Processes that the
-/// command leaves in its process group are ended before the lock is released.
+/// The command's environment has LEASEHOLD_FENCING_TOKEN, except with --permits; with several
+/// --name it has LEASEHOLD_FENCING_TOKEN_1, LEASEHOLD_FENCING_TOKEN_2 and so on instead. Processes
+/// that the command leaves in its process group are ended before the lock is released.
 #[allow(
     clippy::doc_markdown,
     clippy::struct_excessive_bools,
@@ -70,9 +73,13 @@ and alarms are only passed on.";
 #[derive(Debug, Parser)]
 #[command(name = "lockrun", version, override_usage = USAGES, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Arguments {
-    /// The lock's name
-    #[arg(long)]
-    pub(crate) name: String,
+    /// The lock's name; with several --name the command runs while all of these locks are held
+    ///
+    /// They are acquired together, all within --wait or none, and released together. The order is
+    /// of no account, except for the numbers of the fencing tokens. If one is lost, the command is
+    /// ended. Several do not go with --once-per or --permits.
+    #[arg(long = "name", value_name = "NAME", required = true)]
+    pub(crate) names: Vec<String>,
 
     /// The server's URL
     ///
@@ -125,8 +132,8 @@ pub(crate) struct Arguments {
     #[arg(long, group = "operator")]
     force_release: bool,
 
-    /// Print one line of JSON: --status and --force-release on stdout, the outcome of a command on
-    /// stderr
+    /// Print one line of JSON: --status and --force-release on stdout, as an array with several
+    /// --name; the outcome of a command on stderr
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -205,6 +212,19 @@ impl Arguments {
                  run at once",
             );
         }
+        let is_one = self.only_name().is_some();
+        if !is_one && self.once_per.is_some() {
+            return wrong(
+                "--once-per does not go with several --name: a run is marked as the lock is \
+                 released, and several are released one after the other",
+            );
+        }
+        if !is_one && self.permits.is_some() {
+            return wrong(
+                "--permits does not go with several --name: one number would count for all of \
+                 them",
+            );
+        }
         Ok(self)
     }
 
@@ -216,19 +236,43 @@ impl Arguments {
         }
     }
 
-    pub(crate) fn lock(&self, locks: &Locks) -> Lock {
+    pub(crate) fn lock(&self, locks: &Locks, name: &str) -> Lock {
         match self.permits {
-            None => locks.lock(&self.name),
-            Some(permits) => locks.semaphore(&self.name, permits),
+            None => locks.lock(name),
+            Some(permits) => locks.semaphore(name, permits),
         }
     }
 
-    /// The subject of messages: the lock's name, or one of its permits.
-    pub(crate) fn subject(&self) -> String {
-        match self.permits {
-            None => format!("`{}`", self.name),
-            Some(_) => format!("a permit of `{}`", self.name),
+    /// The only name. `None`: there are several.
+    pub(crate) fn only_name(&self) -> Option<&str> {
+        match &*self.names {
+            [name] => Some(name),
+            _ => None,
         }
+    }
+
+    /// The subject of messages: the lock's name, or one of its permits, or the names of all.
+    pub(crate) fn subject(&self) -> String {
+        let all = self.names.iter().map(|name| self.subject_of(name));
+        all.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The subject of messages about one of the locks.
+    pub(crate) fn subject_of(&self, name: &str) -> String {
+        match self.permits {
+            None => format!("`{name}`"),
+            Some(_) => format!("a permit of `{name}`"),
+        }
+    }
+
+    /// The first lock of an error of several, which has their names with a comma between.
+    pub(crate) fn first_of(&self, locks: &str) -> String {
+        let is_first = |name: &&String| {
+            let rest = locks.strip_prefix(name.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(", "))
+        };
+        let first = self.names.iter().find(is_first).map(String::as_str);
+        first.unwrap_or(locks).to_owned()
     }
 
     /// The command's time between TERM and KILL.

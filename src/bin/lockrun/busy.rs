@@ -13,6 +13,8 @@ const NAMED: usize = 3;
 /// The state of the lock, read after the server has refused it.
 #[derive(Debug)]
 pub(crate) struct Busy {
+    /// The lock's name: of several, that of the one that was not had.
+    pub(crate) name: String,
     /// It has no holders if they have released the lock since; it is `None` if the server did not
     /// answer.
     seen: Option<Inspection>,
@@ -22,8 +24,12 @@ pub(crate) struct Busy {
 
 impl Busy {
     pub(crate) fn with(lock: &Lock, permits: Option<u32>) -> Self {
-        let seen = lock.inspect().ok();
-        Self { seen, permits }
+        let (name, seen) = (lock.name().to_owned(), lock.inspect().ok());
+        Self {
+            name,
+            seen,
+            permits,
+        }
     }
 
     pub(crate) fn holders(&self) -> &[Holder] {

@@ -1,6 +1,7 @@
 //! The command: starts it under a guard, watches it, and ends it in time.
 
 use std::{
+    env,
     ffi::{OsStr, OsString},
     io, mem,
     os::unix::process::{CommandExt, ExitStatusExt},
@@ -13,8 +14,15 @@ use leasehold::Lease;
 use nix::{errno::Errno, sys::signal::Signal};
 
 use crate::{
-    arguments::Arguments, events::Event, guard::Guard, loss::Why, outcome::Conclusion, processes,
-    signals::SignalMask, text::say,
+    arguments::Arguments,
+    events::Event,
+    guard::Guard,
+    held::Held,
+    loss::{Lost, Why},
+    outcome::Conclusion,
+    processes,
+    signals::SignalMask,
+    text::{say, whole},
 };
 
 const KILL: Option<i32> = Some(Signal::SIGKILL as i32);
@@ -30,23 +38,18 @@ const AS_A_SCRIPT: [&str; 3] = ["/bin/sh", "-c", r#"exec "$0" "$@""#];
 pub(crate) fn start(
     arguments: &Arguments,
     started: SignalMask,
-    lease: &Lease,
+    held: &Held<'_>,
     guard: &mut Guard,
 ) -> Result<Child, Conclusion> {
     guard
-        .end_in(|| lease.remaining(), arguments.margin())
+        .end_in(|| held.remaining(), arguments.margin())
         .map_err(Conclusion::System)?;
     let spawn = |before: &[&str]| {
         let words = before.iter().map(OsStr::new);
         let mut words = words.chain(arguments.command.iter().map(OsString::as_os_str));
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).process_group(guard.group());
-        match lease.fencing_token() {
-            Some(fence) => command.env(FENCING_TOKEN, fence.to_string()),
-            // A permit has none. The one of another lock, inherited from a lockrun around this one,
-            // would be taken for it.
-            None => command.env_remove(FENCING_TOKEN),
-        };
+        pass_fencing_tokens(&mut command, held);
         started.spawn(&mut command)
     };
     let command = match spawn(&[]) {
@@ -56,13 +59,42 @@ pub(crate) fn start(
     command.map_err(Conclusion::NotRun)
 }
 
+/// One lock's token has no number in its variable. Those of several are numbered in the order of
+/// `--name`: a name may have any character, and a variable may not.
+fn pass_fencing_tokens(command: &mut Command, held: &Held<'_>) {
+    // A permit has no token. Those of other locks, inherited from a lockrun around this one, would
+    // be taken for ours.
+    command.env_remove(FENCING_TOKEN);
+    let inherited = env::vars_os().map(|(variable, _)| variable);
+    for variable in inherited.filter(|it| it.to_str().is_some_and(is_numbered)) {
+        command.env_remove(variable);
+    }
+    let is_one = held.all().count() == 1;
+    for (number, lease) in (1..).zip(held.all()) {
+        let variable = if is_one {
+            FENCING_TOKEN.to_owned()
+        } else {
+            format!("{FENCING_TOKEN}_{number}")
+        };
+        if let Some(fence) = lease.fencing_token() {
+            command.env(variable, fence.to_string());
+        }
+    }
+}
+
+fn is_numbered(variable: &str) -> bool {
+    let number = variable.strip_prefix(FENCING_TOKEN);
+    let number = number.and_then(|rest| rest.strip_prefix('_'));
+    number.is_some_and(|number| number.parse::<usize>().is_ok())
+}
+
 /// The result of a command that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: io::Result<ExitStatus>,
-    /// Why the lock was lost, if the command was ended for that reason.
-    pub(crate) lost: Option<Why>,
-    /// Why the last renewal failed, if it did.
+    /// The lock that was lost, if the command was ended for that reason.
+    pub(crate) lost: Option<Lost>,
+    /// Why the last renewal of this lock, or of the one that ends first, failed, if it did.
     pub(crate) failure: Option<String>,
     /// True if lockrun got TERM or INT meanwhile.
     pub(crate) was_interrupted: bool,
@@ -84,16 +116,15 @@ impl Ended {
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
     arguments: &'a Arguments,
-    lease: &'a Lease,
+    held: &'a Held<'a>,
     guard: Guard,
     command: Child,
     events: &'a Receiver<Event>,
-    /// The last known end of the lease. It does not change after the lock is lost.
+    /// The last known end of the lease that ends first. It does not change after a lock is lost.
     lease_end: Instant,
     status: Option<io::Result<ExitStatus>>,
     ending: Ending,
-    lost: Option<Why>,
-    failure: Option<String>,
+    lost: Option<Lost>,
     was_interrupted: bool,
     was_held: bool,
     stop_is_reported: bool,
@@ -113,14 +144,14 @@ enum Ending {
 impl<'a> Job<'a> {
     pub(crate) fn new(
         arguments: &'a Arguments,
-        lease: &'a Lease,
+        held: &'a Held<'a>,
         guard: Guard,
         command: Child,
         events: &'a Receiver<Event>,
     ) -> Self {
         Self {
             arguments,
-            lease,
+            held,
             guard,
             command,
             events,
@@ -128,7 +159,6 @@ impl<'a> Job<'a> {
             status: None,
             ending: Ending::NotYet,
             lost: None,
-            failure: None,
             was_interrupted: false,
             was_held: false,
             stop_is_reported: false,
@@ -144,13 +174,9 @@ impl<'a> Job<'a> {
             let pause = self.pause();
             match self.events.recv_timeout(pause) {
                 Ok(Event::Signal(number)) => self.pass_on(number),
-                Ok(Event::Renewed) => {
-                    self.failure = None;
-                    self.update_guardian();
-                }
+                Ok(Event::Renewed) => self.update_guardian(),
                 Ok(Event::NotRenewed(why)) => {
                     self.arguments.tell(|| format!("cannot renew: {why}"));
-                    self.failure = Some(why);
                 }
                 Ok(Event::Child) => {
                     self.guard.reap_orphans(&self.command);
@@ -160,18 +186,26 @@ impl<'a> Job<'a> {
             }
             self.check_command();
             if self.status.is_some() && self.guard.is_empty() {
-                break;
+                return self.ended();
             }
         }
+    }
+
+    fn ended(self) -> Ended {
         let nothing = || Err(io::ErrorKind::NotFound.into());
         let status = self.status.unwrap_or_else(nothing);
         // A command that ended by itself before the guardian acted was not killed.
         let may_be_killed = status.as_ref().is_ok_and(|status| status.signal() == KILL);
         let was_killed = self.guard.dismiss() && may_be_killed;
+        let (_, weakest) = self.held.weakest();
+        let killed = was_killed.then(|| Lost::new(weakest.name(), Why::NotRenewed));
+        let lost = self.lost.or(killed);
+        let is_lost = |lease: &&Lease| lost.as_ref().is_some_and(|it| it.lock == lease.name());
+        let failed = self.held.all().find(is_lost).unwrap_or(weakest);
         Ended {
             status,
-            lost: self.lost.or(was_killed.then_some(Why::NotRenewed)),
-            failure: self.failure,
+            failure: failed.failure().map(|error| whole(&error)),
+            lost,
             was_interrupted: self.was_interrupted,
             was_held: self.was_held,
         }
@@ -180,7 +214,7 @@ impl<'a> Job<'a> {
     /// Ends the command if the rest of the lease is not longer than the grace plus the margin.
     fn check_lease(&mut self) {
         let now = Instant::now();
-        let left = self.lease.remaining();
+        let (left, weakest) = self.held.weakest();
         if !left.is_zero() {
             self.lease_end = now + left;
         }
@@ -191,14 +225,15 @@ impl<'a> Job<'a> {
         // lockrun may have been stopped; the command may have ended by itself meanwhile.
         self.check_command();
         if matches!(self.ending, Ending::NotYet) {
-            let why = if left.is_zero() {
-                Why::of(self.lease.lost().reason())
+            let lost = if left.is_zero() {
+                Lost::of(weakest)
             } else {
-                Why::NotRenewed
+                Lost::new(weakest.name(), Why::NotRenewed)
             };
+            let (lock, why) = (self.arguments.subject_of(&lost.lock), lost.why);
             self.arguments
-                .tell(|| format!("the lock {why}: ending the command"));
-            self.lost = Some(why);
+                .tell(|| format!("{lock} {why}: ending the command"));
+            self.lost = Some(lost);
             self.end(Signal::SIGTERM);
         }
     }
@@ -258,7 +293,7 @@ impl<'a> Job<'a> {
         if self.status.is_none() {
             return;
         }
-        self.was_held = self.lease.is_held();
+        self.was_held = self.held.is_held();
         if matches!(self.ending, Ending::NotYet) {
             // For the processes that the command has left running.
             self.end(Signal::SIGTERM);
@@ -300,9 +335,9 @@ impl<'a> Job<'a> {
     }
 
     fn update_guardian(&mut self) {
-        let (lease, margin) = (self.lease, self.arguments.margin());
-        // After the loss of the lock the guardian keeps its last deadline.
-        if lease.is_held() && self.guard.end_in(|| lease.remaining(), margin).is_err() {
+        let (held, margin) = (self.held, self.arguments.margin());
+        // After the loss of a lock the guardian keeps its last deadline.
+        if held.is_held() && self.guard.end_in(|| held.remaining(), margin).is_err() {
             self.arguments.tell(|| "the guardian is gone".into());
         }
     }

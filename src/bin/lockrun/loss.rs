@@ -2,7 +2,7 @@
 
 use std::{fmt, process::ExitStatus};
 
-use leasehold::LostReason;
+use leasehold::{Lease, LostReason};
 
 /// The cause of the loss: another program or an operator, or the failure of a server or machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,10 +38,28 @@ impl fmt::Display for Why {
     }
 }
 
+/// The lock that was lost: of several, the first that was found.
+#[derive(Clone, Debug)]
+pub(crate) struct Lost {
+    pub(crate) lock: String,
+    pub(crate) why: Why,
+}
+
+impl Lost {
+    pub(crate) fn new(lock: impl Into<String>, why: Why) -> Self {
+        let lock = lock.into();
+        Self { lock, why }
+    }
+
+    pub(crate) fn of(lease: &Lease) -> Self {
+        Self::new(lease.name(), Why::of(lease.lost().reason()))
+    }
+}
+
 /// The details of a loss.
 #[derive(Debug)]
 pub(crate) struct Loss {
-    pub(crate) why: Why,
+    pub(crate) lost: Lost,
     /// Why the last renewal failed, if it did.
     pub(crate) failure: Option<String>,
     /// The exit status of the command, if it has run.
@@ -51,9 +69,9 @@ pub(crate) struct Loss {
 }
 
 impl Loss {
-    pub(crate) fn before_the_command(why: Why) -> Self {
+    pub(crate) fn before_the_command(lost: Lost) -> Self {
         Self {
-            why,
+            lost,
             failure: None,
             status: None,
             was_ended: false,
@@ -63,8 +81,8 @@ impl Loss {
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.why)?;
-        match (self.why, &self.failure) {
+        write!(f, "{}", self.lost.why)?;
+        match (self.lost.why, &self.failure) {
             (Why::TakenAway, _) => {}
             (Why::NotRenewed, Some(failure)) => write!(f, " ({failure})")?,
             (Why::NotRenewed, None) => write!(f, " in time")?,

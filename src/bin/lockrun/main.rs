@@ -3,11 +3,11 @@
 //! See `lockrun --help`; `docs/lockrun.md` lists the failures it handles.
 //!
 //! `arguments` reads the command line and computes the grace and the margin before the end of the
-//! lease. `run` acquires the lock and releases it. `command` starts and watches the command;
-//! `Job::check_lease` decides when to end it so that it ends before the lease. `guard` owns
-//! the command's process group. The `guardian`, a second process, kills that group if lockrun
-//! cannot. `processes` finds dead processes in `/proc`. `outcome` has the exit codes, `operator`
-//! the two operations without a command.
+//! lease. `run` acquires the locks and releases them; `held` has the guards. `command` starts and
+//! watches the command; `Job::check_lease` decides when to end it so that it ends before the lease.
+//! `guard` owns the command's process group. The `guardian`, a second process, kills that group if
+//! lockrun cannot. `processes` finds dead processes in `/proc`. `outcome` has the exit codes,
+//! `operator` the two operations without a command.
 
 #[cfg(unix)]
 mod arguments;
@@ -21,6 +21,8 @@ mod events;
 mod guard;
 #[cfg(unix)]
 mod guardian;
+#[cfg(unix)]
+mod held;
 #[cfg(unix)]
 mod loss;
 #[cfg(unix)]

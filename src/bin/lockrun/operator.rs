@@ -1,4 +1,4 @@
-//! For operators: prints who holds a lock, or takes it away.
+//! For operators: prints who holds each lock, or takes it away.
 
 use std::{
     fmt::Write,
@@ -6,42 +6,37 @@ use std::{
 };
 
 use humantime::{format_duration, format_rfc3339_seconds};
-use leasehold::{Holder, Inspection, Locks, Result};
+use leasehold::{Error, Holder, Inspection, Lock, Locks, Result};
 use serde_json::{Value, json};
 
 use crate::{
     arguments::Arguments,
-    outcome::Told,
-    text::{held_by, holder_in_json, last_run, last_run_in_json, millis},
+    outcome::{Told, code_of, failure_in_json},
+    text::{held_by, holder_in_json, last_run, last_run_in_json, millis, whole},
 };
 
 pub(crate) fn status(arguments: &Arguments) -> (u8, Told) {
-    let name = &arguments.name;
-    let looked = Locks::connect(&arguments.url).and_then(|locks| {
-        let lock = arguments.lock(&locks);
+    let look = |lock: &Lock| {
         // A semaphore is not for --once-per.
         let is_marked = arguments.permits.is_none();
         let run = is_marked.then(|| lock.last_run()).transpose()?;
         Ok((lock.inspect()?, run.flatten()))
-    });
-    answer(arguments, looked, |(inspection, run)| {
+    };
+    answer(arguments, look, |name, (inspection, run)| {
         let run = run.as_ref();
         if arguments.json {
-            let mut status = in_json(arguments, inspection);
+            let mut status = in_json(arguments, name, inspection);
             status["last_run"] = run.map_or(Value::Null, last_run_in_json);
             status.to_string()
         } else {
             let run = run.map(|run| format!("\n{name}: {}", last_run(run)));
-            in_words(arguments, inspection) + &run.unwrap_or_default()
+            in_words(arguments, name, inspection) + &run.unwrap_or_default()
         }
     })
 }
 
 pub(crate) fn force_release(arguments: &Arguments) -> (u8, Told) {
-    let name = &arguments.name;
-    let taken =
-        Locks::connect(&arguments.url).and_then(|locks| arguments.lock(&locks).force_release());
-    answer(arguments, taken, |taken| {
+    answer(arguments, Lock::force_release, |name, taken| {
         let holders = taken.holders();
         if arguments.json {
             return json!({
@@ -63,19 +58,49 @@ pub(crate) fn force_release(arguments: &Arguments) -> (u8, Told) {
     })
 }
 
+/// Asks for each lock, in the order of `--name`, also after one has failed. The exit code is that
+/// of the first failure.
 fn answer<T>(
     arguments: &Arguments,
-    result: Result<T>,
-    text: impl FnOnce(&T) -> String,
+    ask: impl Fn(&Lock) -> Result<T>,
+    text: impl Fn(&str, &T) -> String,
 ) -> (u8, Told) {
-    match result {
-        Ok(found) => (0, Told::Out(text(&found))),
-        Err(error) => Told::failure(arguments, &error),
+    let locks = Locks::connect(&arguments.url);
+    let mut code = 0;
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    for name in &arguments.names {
+        let locks = locks.as_ref().map_err(Clone::clone);
+        match locks.and_then(|locks| ask(&arguments.lock(locks, name))) {
+            Ok(found) => out.push(text(name, &found)),
+            Err(error) => {
+                code = if code == 0 { code_of(&error) } else { code };
+                if arguments.json {
+                    out.push(failure_in_json(name, &error).to_string());
+                } else {
+                    err.push(failure(arguments, name, &error));
+                }
+            }
+        }
+    }
+    let (is_one, err) = (arguments.only_name().is_some(), err.join("\n"));
+    let out = if arguments.json && !is_one {
+        format!("[{}]", out.join(","))
+    } else {
+        out.join("\n")
+    };
+    (code, Told { out, err })
+}
+
+/// Of several locks it names the one that failed.
+fn failure(arguments: &Arguments, name: &str, error: &Error) -> String {
+    let error = whole(error);
+    match arguments.only_name() {
+        Some(_) => format!("lockrun: {error}"),
+        None => format!("lockrun: `{name}`: {error}"),
     }
 }
 
-fn in_words(arguments: &Arguments, inspection: &Inspection) -> String {
-    let name = &arguments.name;
+fn in_words(arguments: &Arguments, name: &str, inspection: &Inspection) -> String {
     if inspection.is_foreign() {
         return format!("{name}: not a lock, but something else of this name");
     }
@@ -137,10 +162,10 @@ fn short(time: Duration) -> Duration {
     }
 }
 
-fn in_json(arguments: &Arguments, inspection: &Inspection) -> Value {
+fn in_json(arguments: &Arguments, name: &str, inspection: &Inspection) -> Value {
     let free = inspection.free_permits();
     json!({
-        "name": arguments.name,
+        "name": name,
         "held": free.map_or(inspection.is_held(), |free| free == 0),
         "foreign": inspection.is_foreign(),
         "semaphore": inspection.is_semaphore(),

@@ -54,46 +54,43 @@ pub(crate) struct Report {
     pub(crate) outcome: Conclusion,
     pub(crate) waited: Duration,
     pub(crate) held: Option<Duration>,
-    pub(crate) fencing_token: Option<FencingToken>,
+    /// Of each lock, in the order of `--name`. Empty if they were not acquired.
+    pub(crate) fencing_tokens: Vec<Option<FencingToken>>,
     /// Why a run with `--once-per` may not have been marked as done.
     pub(crate) unmarked: Option<String>,
 }
 
-/// The text to print, and the stream for it.
-#[derive(Debug)]
-pub(crate) enum Told {
-    Nothing,
-    Out(String),
-    Err(String),
+/// The texts to print. An empty one is not printed.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Told {
     /// # Errors
     /// The requested text could not be written to stdout.
     pub(crate) fn print(&self) -> io::Result<()> {
-        match self {
-            Self::Nothing => {}
-            Self::Out(text) => writeln!(io::stdout(), "{text}")?,
-            Self::Err(text) => say(&mut io::stderr(), text),
+        if !self.err.is_empty() {
+            say(&mut io::stderr(), &self.err);
+        }
+        if !self.out.is_empty() {
+            writeln!(io::stdout(), "{}", self.out)?;
         }
         Ok(())
     }
 
-    /// The exit code and text after a failed operation without a command.
-    pub(crate) fn failure(arguments: &Arguments, error: &Error) -> (u8, Self) {
-        let code = code_of(error);
-        let told = if arguments.json {
-            let (name, outcome) = (&arguments.name, word_of(code));
-            let message = whole(error);
-            Self::Out(
-                json!({ "name": name, "outcome": outcome, "exit_code": code, "message": message })
-                    .to_string(),
-            )
-        } else {
-            Self::Err(format!("lockrun: {}", whole(error)))
-        };
-        (code, told)
+    fn err(err: String) -> Self {
+        let out = String::new();
+        Self { out, err }
     }
+}
+
+/// A failed operation without a command, as JSON.
+pub(crate) fn failure_in_json(name: &str, error: &Error) -> Value {
+    let (code, message) = (code_of(error), whole(error));
+    let outcome = word_of(code);
+    json!({ "name": name, "outcome": outcome, "exit_code": code, "message": message })
 }
 
 /// The exit code if stdout cannot be written. Reports the error, unless the reader has closed the
@@ -107,7 +104,7 @@ pub(crate) fn not_written(error: &io::Error) -> u8 {
 }
 
 /// The exit code for an error.
-fn code_of(error: &Error) -> u8 {
+pub(crate) fn code_of(error: &Error) -> u8 {
     match error {
         Error::Contended { .. } => BUSY,
         Error::Lost { .. } => LOST,
@@ -142,7 +139,7 @@ impl Report {
             outcome: Conclusion::System(io::ErrorKind::Other.into()),
             waited: Duration::ZERO,
             held: None,
-            fencing_token: None,
+            fencing_tokens: Vec::new(),
             unmarked: None,
         }
     }
@@ -163,7 +160,7 @@ impl Report {
 
     pub(crate) fn told(&self, arguments: &Arguments) -> Told {
         if arguments.json {
-            return Told::Err(self.json(arguments).to_string());
+            return Told::err(self.json(arguments).to_string());
         }
         // Another host holds the lock or has done the work. That is not a failure: it is the
         // purpose of the lock.
@@ -173,9 +170,9 @@ impl Report {
         );
         match self.message(arguments) {
             Some(message) if !(is_usual && arguments.quiet) => {
-                Told::Err(format!("lockrun: {message}"))
+                Told::err(format!("lockrun: {message}"))
             }
-            _ => Told::Nothing,
+            _ => Told::default(),
         }
     }
 
@@ -190,37 +187,54 @@ impl Report {
     }
 
     fn message(&self, arguments: &Arguments) -> Option<String> {
-        let name = &arguments.name;
+        let subject = || arguments.subject();
         match &self.outcome {
             Conclusion::Ended(_) => {
                 let why = self.unmarked.as_ref();
-                why.map(|why| format!("`{name}` may be run again, since {why}"))
+                why.map(|why| format!("{} may be run again, since {why}", subject()))
             }
             Conclusion::Told(_) => None,
-            Conclusion::AlreadyRun(run) => Some(format!("`{name}` {}", last_run(run))),
-            Conclusion::Lost(loss) => Some(format!("{} {loss}", arguments.subject())),
+            Conclusion::AlreadyRun(run) => Some(format!("{} {}", subject(), last_run(run))),
+            Conclusion::Lost(loss) => {
+                let lock = arguments.subject_of(&loss.lost.lock);
+                Some(format!("{lock} {loss}"))
+            }
             Conclusion::NotRun(error) => {
                 let command = arguments.command.first().cloned().unwrap_or_default();
                 Some(format!("{}: {}", command.display(), whole(error)))
             }
-            Conclusion::Busy(busy) => Some(format!("`{name}` {busy}")),
+            Conclusion::Busy(busy) => Some(format!("`{}` {busy}", busy.name)),
             Conclusion::Failed(error) => Some(whole(error)),
             Conclusion::System(error) => Some(whole(error)),
         }
     }
 
+    /// The lock that the outcome is about: of several, the one that was not had or was lost.
+    fn name<'a>(&'a self, arguments: &'a Arguments) -> Option<&'a str> {
+        let of_several = || match &self.outcome {
+            Conclusion::Busy(busy) => Some(&*busy.name),
+            Conclusion::Lost(loss) => Some(&*loss.lost.lock),
+            Conclusion::Failed(error) => error.context().map(|context| &*context.lock),
+            _ => None,
+        };
+        arguments.only_name().or_else(of_several)
+    }
+
     fn json(&self, arguments: &Arguments) -> Value {
         let (status, lost) = match &self.outcome {
             Conclusion::Ended(status) => (Some(*status), None),
-            Conclusion::Lost(loss) => (loss.status, Some(loss.why.word())),
+            Conclusion::Lost(loss) => (loss.status, Some(loss.lost.why.word())),
             _ => (None, None),
         };
         let holders = match &self.outcome {
             Conclusion::Busy(busy) => busy.holders(),
             _ => &[],
         };
+        let fences = self.fencing_tokens.iter();
+        let fences: Vec<_> = fences.map(|fence| fence.map(FencingToken::get)).collect();
         json!({
-            "name": arguments.name,
+            "name": self.name(arguments),
+            "names": arguments.names,
             "permits": arguments.permits,
             "outcome": self.word(),
             "exit_code": self.code(),
@@ -233,7 +247,8 @@ impl Report {
             "lost_reason": lost,
             "command_exit_code": status.and_then(|status| status.code()),
             "command_signal": status.and_then(|status| status.signal()),
-            "fencing_token": self.fencing_token.map(FencingToken::get),
+            "fencing_token": arguments.only_name().and_then(|_| *fences.first()?),
+            "fencing_tokens": fences,
             "waited_ms": millis(self.waited),
             "held_ms": self.held.map(millis),
         })

@@ -1,7 +1,7 @@
-//! Acquires the lock, runs the command and releases the lock.
+//! Acquires the locks, runs the command and releases the locks.
 
 use std::{
-    process,
+    io, process,
     sync::{
         Arc,
         mpsc::{Receiver, channel},
@@ -22,7 +22,8 @@ use crate::{
     command::{self, Ended, Job},
     events::{Event, Hooks, Inbox},
     guard::Guard,
-    loss::{Loss, Why},
+    held::{Guards, Held},
+    loss::{Loss, Lost, Why},
     outcome::{Conclusion, Report},
     signals::{self, SignalMask},
     text::whole,
@@ -31,7 +32,7 @@ use crate::{
 /// Why a successful run is not marked as done.
 const TOLD: &str = "lockrun was told to end";
 
-/// The results of the lock and the command.
+/// The results of the locks and the command.
 enum RunResult {
     AlreadyRun(LastRun),
     NotRun(Conclusion),
@@ -39,8 +40,8 @@ enum RunResult {
     Run(Ended, LockResult<()>),
 }
 
-/// Acquires the lock, runs the command and releases the lock. The report has the exit code and the
-/// text to print.
+/// Acquires the locks, runs the command and releases them. The report has the exit code and the text
+/// to print.
 pub(crate) fn run(arguments: &Arguments) -> Report {
     let mut report = Report::new();
     let outcome = locked(arguments, &mut report);
@@ -64,21 +65,23 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Conclusion, Conc
 
     let asked = Instant::now();
     arguments.tell(|| format!("waiting for {}", arguments.subject()));
-    let lock = arguments.lock(&locks);
-    let under = |lease: &Lease| {
+    let under = |held: &Held<'_>| {
         let acquired = Instant::now();
         report.waited = acquired - asked;
-        report.fencing_token = lease.fencing_token();
-        let ended = guarded(arguments, started, lease, &events.lock());
+        report.fencing_tokens = held.all().map(Lease::fencing_token).collect();
+        let ended = guarded(arguments, started, held, &events.lock());
         report.held = Some(acquired.elapsed());
         if let Ok(ended) = &ended {
             bound_the_release(arguments, &events, ended, report);
         }
         ended
     };
-    let done = match arguments.once_per {
-        None => each_time(&lock, arguments.wait, under),
-        Some(period) => once(&lock, period, arguments.wait, under),
+    let done = match (arguments.once_per, &*arguments.names) {
+        (Some(period), [name]) => {
+            let lock = arguments.lock(&locks, name);
+            once(&lock, period, arguments.wait, under)
+        }
+        _ => each_time(arguments, &locks, under),
     };
     if report.held.is_none() {
         report.waited = asked.elapsed();
@@ -87,7 +90,14 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Conclusion, Conc
         Ok(RunResult::AlreadyRun(run)) => Err(Conclusion::AlreadyRun(run)),
         Ok(RunResult::NotRun(outcome)) => Err(outcome),
         Ok(RunResult::Run(ended, released)) => Ok(concluded(arguments, ended, released, report)),
-        Err(Error::Contended { .. }) => Err(Conclusion::Busy(Busy::with(&lock, arguments.permits))),
+        Err(Error::Contended { context, .. }) => {
+            let lock = arguments.lock(&locks, &context.lock);
+            Err(Conclusion::Busy(Busy::with(&lock, arguments.permits)))
+        }
+        Err(Error::Lost { context, reason }) => {
+            let lost = Lost::new(context.lock, Why::of(reason));
+            Err(Conclusion::Lost(Loss::before_the_command(lost)))
+        }
         Err(error @ Error::Cancelled { .. }) => {
             let signal = events.lock().try_iter().find_map(|event| match event {
                 Event::Signal(signal) => Some(signal),
@@ -100,21 +110,24 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Conclusion, Conc
 }
 
 fn each_time(
-    lock: &Lock,
-    wait: Duration,
-    under: impl FnOnce(&Lease) -> Result<Ended, Conclusion>,
+    arguments: &Arguments,
+    locks: &Locks,
+    under: impl FnOnce(&Held<'_>) -> Result<Ended, Conclusion>,
 ) -> LockResult<RunResult> {
-    let lease = lock.acquire(wait)?;
-    let ended = match under(&lease) {
+    let guards = Guards::acquire(arguments, locks)?;
+    let Some(held) = guards.held(&arguments.names) else {
+        return Ok(nothing());
+    };
+    let ended = match under(&held) {
         Ok(ended) => ended,
         Err(outcome) => return Ok(RunResult::NotRun(outcome)),
     };
     let released = if ended.lost.is_some() {
         // If the server does not answer, a drop takes less time than a release.
-        drop(lease);
+        drop(guards);
         Ok(())
     } else {
-        lease.release()
+        guards.release()
     };
     Ok(RunResult::Run(ended, released))
 }
@@ -123,9 +136,9 @@ fn once(
     lock: &Lock,
     period: Duration,
     wait: Duration,
-    under: impl FnOnce(&Lease) -> Result<Ended, Conclusion>,
+    under: impl FnOnce(&Held<'_>) -> Result<Ended, Conclusion>,
 ) -> LockResult<RunResult> {
-    let once = lock.run_once(period, wait, |lease| match under(lease) {
+    let once = lock.run_once(period, wait, |lease| match under(&Held::one(lease)) {
         Ok(ended) if ended.should_be_marked() => Ok(ended),
         not_marked => Err(not_marked),
     })?;
@@ -143,44 +156,51 @@ fn once(
             value: Err(outcome),
             ..
         }) => RunResult::NotRun(outcome),
-        _ => RunResult::NotRun(Conclusion::System(std::io::ErrorKind::Other.into())),
+        _ => nothing(),
     })
 }
 
-/// Runs the command while the lock is held.
+/// A result that the library does not give.
+fn nothing() -> RunResult {
+    RunResult::NotRun(Conclusion::System(io::ErrorKind::Other.into()))
+}
+
+/// Runs the command while the locks are held.
 fn guarded(
     arguments: &Arguments,
     started: SignalMask,
-    lease: &Lease,
+    held: &Held<'_>,
     events: &Receiver<Event>,
 ) -> Result<Ended, Conclusion> {
-    arguments.tell(|| match (lease.fencing_token(), arguments.permits) {
-        (Some(fence), _) => format!("{} is ours, fencing token {fence}", arguments.subject()),
-        (None, Some(permits)) => {
-            let subject = arguments.subject();
-            format!("{subject} is ours, one of {permits}, without a fencing token")
-        }
-        (None, None) => format!("{} is ours", arguments.subject()),
-    });
+    for lease in held.all() {
+        let subject = arguments.subject_of(lease.name());
+        arguments.tell(|| match (lease.fencing_token(), arguments.permits) {
+            (Some(fence), _) => format!("{subject} is ours, fencing token {fence}"),
+            (None, Some(permits)) => {
+                format!("{subject} is ours, one of {permits}, without a fencing token")
+            }
+            (None, None) => format!("{subject} is ours"),
+        });
+    }
     let mut guard = Guard::start(started).map_err(Conclusion::System)?;
     // lockrun may have been stopped for any length of time.
-    if !lease.is_held() {
-        let why = Why::of(lease.lost().reason());
-        return Err(Conclusion::Lost(Loss::before_the_command(why)));
+    if let (Duration::ZERO, lease) = held.weakest() {
+        return Err(Conclusion::Lost(Loss::before_the_command(Lost::of(lease))));
     }
-    let command = command::start(arguments, started, lease, &mut guard)?;
-    Ok(Job::new(arguments, lease, guard, command, events).watch())
+    let command = command::start(arguments, started, held, &mut guard)?;
+    Ok(Job::new(arguments, held, guard, command, events).watch())
 }
 
 /// Lets TERM or INT end lockrun during the release, which lasts until the end of the lease if the
 /// server is gone. A request in progress may take the grace to get its reply.
 fn bound_the_release(arguments: &Arguments, events: &Inbox, ended: &Ended, report: &Report) {
-    let (Ok(status), None) = (&ended.status, ended.lost) else {
+    let (Ok(status), None) = (&ended.status, &ended.lost) else {
         return;
     };
     let report = Report {
         outcome: Conclusion::Ended(*status),
         unmarked: (arguments.once_per.is_some() && status.success()).then(|| TOLD.into()),
+        fencing_tokens: report.fencing_tokens.clone(),
         ..*report
     };
     let (code, told) = (report.code(), report.told(arguments));
@@ -211,17 +231,21 @@ fn concluded(
         Ok(()) => (None, None),
         // A command that has ended under the lock no longer needs it, unless somebody had taken it
         // away before.
-        Err(Error::Lost { reason, .. }) if !ended.was_held || Why::of(reason) == Why::TakenAway => {
-            (Some(Why::of(reason)), None)
+        Err(Error::Lost { context, reason })
+            if !ended.was_held || Why::of(reason) == Why::TakenAway =>
+        {
+            let first = arguments.first_of(&context.lock);
+            (Some(Lost::new(first, Why::of(reason))), None)
         }
         Err(error) => (None, Some(whole(&error))),
     };
-    if let Some(why) = ended.lost.or(lost) {
+    let was_ended = ended.lost.is_some();
+    if let Some(lost) = ended.lost.or(lost) {
         return Conclusion::Lost(Loss {
-            why,
+            lost,
             failure: ended.failure,
             status: Some(status),
-            was_ended: ended.lost.is_some(),
+            was_ended,
         });
     }
     if let Some(error) = &unsaid {

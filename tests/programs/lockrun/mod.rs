@@ -9,6 +9,7 @@ mod once;
 mod operator;
 mod outage;
 mod permits;
+mod several;
 mod tool;
 mod turns;
 mod wrapper;

@@ -202,8 +202,8 @@ fn what_cannot_be_meant_is_refused_before_anything_is_run() {
     let nothing = ask(&server, "");
     assert_eq!(nothing.code, 64, "no command");
     let usages = [
-        "Usage: lockrun [OPTIONS] --name <NAME> -- <COMMAND>...\n",
-        "lockrun [OPTIONS] --name <NAME> <--status|--force-release>\n",
+        "Usage: lockrun [OPTIONS] --name <NAME>... -- <COMMAND>...\n",
+        "lockrun [OPTIONS] --name <NAME>... <--status|--force-release>\n",
     ];
     for usage in usages {
         assert!(nothing.err.contains(usage), "{nothing:?}");

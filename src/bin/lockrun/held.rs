@@ -1,0 +1,87 @@
+//! The locks that lockrun holds: one, or all of several.
+
+use std::time::Duration;
+
+use leasehold::{Lease, Leases, LockSet, Locks, Result as LockResult};
+
+use crate::arguments::Arguments;
+
+/// The guard of the locks.
+#[derive(Debug)]
+pub(crate) enum Guards {
+    One(Lease),
+    Several(Leases),
+}
+
+impl Guards {
+    pub(crate) fn acquire(arguments: &Arguments, locks: &Locks) -> LockResult<Self> {
+        let wait = arguments.wait;
+        match &*arguments.names {
+            [name] => arguments.lock(locks, name).acquire(wait).map(Self::One),
+            names => {
+                let set = LockSet::of(names.iter().map(|name| arguments.lock(locks, name)));
+                set.acquire(wait).map(Self::Several)
+            }
+        }
+    }
+
+    /// The leases, in the order of these names. `None`: there is none.
+    pub(crate) fn held(&self, names: &[String]) -> Option<Held<'_>> {
+        match self {
+            Self::One(lease) => Some(Held::one(lease)),
+            Self::Several(leases) => {
+                let mut all = names.iter().filter_map(|name| leases.get(name));
+                let first = all.next()?;
+                let others = all.collect();
+                Some(Held { first, others })
+            }
+        }
+    }
+
+    pub(crate) fn release(self) -> LockResult<()> {
+        match self {
+            Self::One(lease) => lease.release(),
+            Self::Several(leases) => leases.release(),
+        }
+    }
+}
+
+/// The leases under which the command runs. The command has to end before any of them does.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    first: &'a Lease,
+    others: Vec<&'a Lease>,
+}
+
+impl<'a> Held<'a> {
+    pub(crate) fn one(lease: &'a Lease) -> Self {
+        let (first, others) = (lease, Vec::new());
+        Self { first, others }
+    }
+
+    /// In the order of `--name`.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &'a Lease> {
+        [self.first].into_iter().chain(self.others.iter().copied())
+    }
+
+    /// The lease that ends first, or is lost, and the time left of it.
+    pub(crate) fn weakest(&self) -> (Duration, &'a Lease) {
+        let others = self.others.iter().map(|lease| (lease.remaining(), *lease));
+        let first = (self.first.remaining(), self.first);
+        others.fold(
+            first,
+            |weakest, other| {
+                if other.0 < weakest.0 { other } else { weakest }
+            },
+        )
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        self.weakest().0
+    }
+
+    /// True while all are held.
+    pub(crate) fn is_held(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+}

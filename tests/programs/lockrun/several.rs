@@ -1,0 +1,379 @@
+//! A command under several locks at once: `--name a --name b`.
+
+use leasehold::{Lease, Locks, Options, Owner};
+use nix::sys::signal::Signal;
+use redis::Commands;
+use serde_json::{Value, json};
+
+use crate::{
+    common::{
+        Cluster, Server,
+        wait::{comes_true, unless_halted},
+    },
+    lockrun::tool::{Tool, ask, has_asked, is_ignored, lockrun_at, program, run},
+};
+
+/// Beside the lock `a`.
+const BOTH: &str = "--name b";
+const KEYS: [&str; 2] = ["lock:a", "lock:b"];
+
+fn json(text: &str) -> Value {
+    assert_eq!(text.lines().count(), 1, "{text}");
+    serde_json::from_str(text).unwrap()
+}
+
+/// The keys of the locks that are held.
+fn held(server: &Server) -> Vec<String> {
+    let mut conn = server.connection().unwrap();
+    let mut keys: Vec<String> = conn.keys("lock:*").unwrap();
+    keys.sort();
+    keys
+}
+
+fn by_somebody(server: &Server, name: &str) -> Lease {
+    let owner = Owner::new("somebody").unwrap();
+    let locks = Locks::connect(&server.url()).unwrap();
+    let locks = locks.with(Options::new().owner(owner));
+    locks.lock(name).try_acquire().unwrap().unwrap()
+}
+
+fn delete(server: &Server, key: &str) {
+    let deleted = server.connection().unwrap().del(key);
+    assert_eq!(deleted, Ok(1), "{key}");
+}
+
+#[test]
+fn all_are_held_while_the_command_runs_and_none_after_it() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut tool = Tool::holding(&server, BOTH);
+        tool.hear("in");
+        assert_eq!(held(&server), KEYS);
+        let ended = tool.finish();
+        assert_eq!((ended.code, &*ended.err), (0, ""));
+        assert_eq!(held(&server), [""; 0]);
+        assert_eq!(run(&server, BOTH, "exit 4").code, 4);
+    });
+}
+
+#[test]
+fn who_is_refused_holds_none_and_is_told_which_was_not_had_and_who_has_it() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let _held = by_somebody(&server, "b");
+        let refused = |args: &str| {
+            let refused = run(&server, &format!("{BOTH} --name c {args}"), "echo in");
+            assert_eq!((refused.code, &*refused.out), (75, ""), "{refused:?}");
+            assert_eq!(held(&server), ["lock:b"]);
+            refused.err
+        };
+        let said = refused("");
+        let begins = "lockrun: `b` is busy: held by somebody for another ";
+        assert!(said.starts_with(begins), "{said}");
+        assert_eq!(refused("--wait 300ms --quiet"), "");
+        let told = json(&refused("--json"));
+        assert_eq!(told["name"], "b");
+        assert_eq!(told["names"], json!(["a", "b", "c"]));
+        assert_eq!(told["holders"][0]["owner"], "somebody");
+        assert_eq!(told["fencing_tokens"], json!([]));
+    });
+}
+
+#[test]
+fn what_is_held_is_kept_while_the_next_is_waited_for_and_given_back_after_a_signal() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let other = by_somebody(&server, "b");
+        let mut waits = Tool::holding(&server, &format!("{BOTH} --wait 20s"));
+        assert!(comes_true(|| held(&server) == KEYS));
+        has_asked(&server, 2);
+        other.release().unwrap();
+        waits.hear("in");
+        assert_eq!(held(&server), KEYS);
+        assert_eq!(waits.finish().code, 0);
+
+        let _other = by_somebody(&server, "b");
+        let waits = Tool::holding(&server, &format!("{BOTH} --wait 1h"));
+        assert!(comes_true(|| held(&server) == KEYS));
+        has_asked(&server, 2);
+        if !is_ignored(Signal::SIGTERM) {
+            waits.signal(Signal::SIGTERM);
+            assert_eq!(waits.ends_with(143).out, "");
+            assert_eq!(held(&server), ["lock:b"]);
+        }
+    });
+}
+
+#[test]
+fn the_loss_of_any_ends_the_command_and_gives_the_others_back() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        for (name, key) in [("a", "lock:a"), ("b", "lock:b")] {
+            let mut tool = Tool::holding(&server, &format!("{BOTH} --json"));
+            tool.hear("in");
+            delete(&server, key);
+            let told = json(tool.ends_with(70).last());
+            assert_eq!(told["name"], name);
+            assert_eq!(told["lost_reason"], "taken_away");
+            let said = told["message"].as_str().unwrap();
+            let begins = format!("`{name}` was taken away: the command was ended, ");
+            assert!(said.starts_with(&begins), "{said}");
+            assert_eq!(held(&server), [""; 0]);
+        }
+    });
+}
+
+/// It hears of it before the release, or by it.
+#[test]
+fn those_that_are_lost_at_the_last_moment_are_told() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        for (keys, name) in [(&KEYS[1..], "b"), (&KEYS[..], "a")] {
+            let mut tool = Tool::start(&server, BOTH, "echo in; read go; exit 0");
+            tool.hear("in");
+            for key in keys {
+                delete(&server, key);
+            }
+            tool.tells("go");
+            let ended = tool.ends_with(70);
+            let said = ended.last();
+            let is_told = |name| said.starts_with(&format!("lockrun: `{name}` was taken away: "));
+            // Of two that are lost, either may be found first.
+            assert!(is_told(name) || (keys.len() == 2 && is_told("b")), "{said}");
+            assert_eq!(held(&server), [""; 0]);
+        }
+    });
+}
+
+#[test]
+fn one_that_is_lost_while_another_is_waited_for_keeps_the_command_from_running() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let other = by_somebody(&server, "b");
+        let waits = Tool::holding(&server, &format!("{BOTH} --wait 1h --lease 1s"));
+        assert!(comes_true(|| held(&server) == KEYS));
+        has_asked(&server, 2);
+        waits.signal(Signal::SIGSTOP);
+        assert!(comes_true(|| held(&server) == ["lock:b"]));
+        other.release().unwrap();
+        waits.signal(Signal::SIGCONT);
+        let ended = waits.ends_with(70);
+        let said = "lockrun: `a` could not be renewed in time: the command has not run\n";
+        assert_eq!((&*ended.out, &*ended.err), ("", said));
+        assert_eq!(held(&server), [""; 0]);
+    });
+}
+
+#[test]
+fn locks_that_cannot_be_renewed_end_the_command() {
+    unless_halted(|| {
+        let mut server = Server::start().unwrap();
+        let mut tool = Tool::holding(&server, &format!("{BOTH} --lease 2s --grace 500ms"));
+        tool.hear("in");
+        server.kill().unwrap();
+        let ended = tool.ends_with(70);
+        let said = ended.last();
+        assert!(
+            said.contains("` could not be renewed (could not connect"),
+            "{said}"
+        );
+        assert!(said.contains(": the command was ended, "), "{said}");
+    });
+}
+
+/// Those that are inherited are of other locks.
+#[test]
+fn the_fencing_tokens_are_numbered_in_the_order_of_the_names() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = Locks::connect(&server.url()).unwrap();
+        // So that the tokens differ.
+        locks
+            .lock("a")
+            .try_acquire()
+            .unwrap()
+            .unwrap()
+            .release()
+            .unwrap();
+        let inherited = ["", "_1", "_2", "_3", "_17", "_OF_OURS"];
+        let shown = inherited.map(|end| format!("${{LEASEHOLD_FENCING_TOKEN{end}-none}}"));
+        let shown = format!("echo {}; exec cat", shown.join(" "));
+        let started = |names: &[&str]| {
+            let mut command = program();
+            command.args(["--url", &server.url()]);
+            command.args(names.iter().flat_map(|name| ["--name", name]));
+            for end in inherited {
+                command.env(format!("LEASEHOLD_FENCING_TOKEN{end}"), "7");
+            }
+            Tool::spawn(command.args(["--", "sh", "-c", &shown]))
+        };
+        let fence = |name: &str| {
+            let seen = locks.lock(name).inspect().unwrap();
+            seen.holders()[0].fencing_token().unwrap().to_string()
+        };
+        let mut tool = started(&["b = 1", "a"]);
+        let line = tool.line();
+        let (first, second) = (fence("b = 1"), fence("a"));
+        assert_ne!(first, second);
+        assert_eq!(line, format!("none {first} {second} none none 7"));
+        assert_eq!(tool.finish().code, 0);
+        let mut tool = started(&["a"]);
+        let line = tool.line();
+        assert_eq!(line, format!("{} none none none none 7", fence("a")));
+        assert_eq!(tool.finish().code, 0);
+    });
+}
+
+#[test]
+fn people_and_scripts_are_told_of_each_lock() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let said = run(&server, &format!("{BOTH} --verbose"), "true").err;
+        let lines: Vec<_> = said.lines().collect();
+        assert_eq!(lines[0], "lockrun: waiting for `a`, `b`");
+        for (line, name) in lines[1..3].iter().zip(["a", "b"]) {
+            let begins = format!("lockrun: `{name}` is ours, fencing token ");
+            assert!(line.starts_with(&begins), "{said}");
+        }
+        let told = json(&run(&server, &format!("{BOTH} --json"), "exit 3").err);
+        assert_eq!(told["exit_code"], 3);
+        assert_eq!(told["names"], json!(["a", "b"]));
+        assert_eq!(
+            (&told["name"], &told["fencing_token"]),
+            (&Value::Null, &Value::Null)
+        );
+        let fences = told["fencing_tokens"].as_array().unwrap();
+        assert!(
+            fences.len() == 2 && fences.iter().all(Value::is_u64),
+            "{told}"
+        );
+        let told = json(&run(&server, "--json", "true").err);
+        assert_eq!(
+            (&told["name"], &told["names"]),
+            (&json!("a"), &json!(["a"]))
+        );
+        assert_eq!(told["fencing_tokens"][0], told["fencing_token"]);
+    });
+}
+
+#[test]
+fn the_operator_is_answered_for_each() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut tool = Tool::holding(&server, BOTH);
+        tool.hear("in");
+        let status = ask(&server, "--name c --name b --status");
+        assert_eq!((status.code, &*status.err), (0, ""));
+        let lines = status.out.lines();
+        let lines: Vec<_> = lines.filter(|line| !line.starts_with(' ')).collect();
+        assert_eq!(lines, ["a: held", "c: free", "b: held"]);
+        let status = json(&ask(&server, "--name c --status --json").out);
+        let of = |what: &str| -> Vec<_> {
+            let all = status.as_array().unwrap().iter();
+            all.map(|lock| lock[what].clone()).collect()
+        };
+        assert_eq!(of("name"), ["a", "c"]);
+        assert_eq!(of("held"), [true, false]);
+
+        let taken = ask(&server, "--name b --name c --force-release");
+        assert_eq!(taken.code, 0);
+        let lines: Vec<_> = taken.out.lines().collect();
+        assert!(lines[0].starts_with("a: taken away from "), "{taken:?}");
+        assert!(lines[1].starts_with("b: taken away from "), "{taken:?}");
+        assert_eq!(lines[2..], ["c: nobody had it"]);
+        tool.ends_with(70);
+        let taken = json(&ask(&server, "--name b --force-release --json").out);
+        assert_eq!(
+            (&taken[1]["name"], &taken[1]["released"]),
+            (&json!("b"), &json!(false))
+        );
+    });
+}
+
+#[test]
+fn one_that_is_no_lock_is_told_and_the_others_are_not_held_or_are_answered_for() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let _: () = conn.rpush("lock:b", "something").unwrap();
+        let refused = run(&server, &format!("{BOTH} --wait 20s"), "echo in");
+        assert_eq!((refused.code, &*refused.out), (64, ""), "{refused:?}");
+        assert!(refused.err.contains("`b`"), "{refused:?}");
+        assert_eq!(held(&server), ["lock:b"]);
+
+        let names = format!("{BOTH} --name c --force-release");
+        let taken = ask(&server, &names);
+        assert_eq!(taken.code, 64);
+        assert_eq!(taken.out, "a: nobody had it\nc: nobody had it\n");
+        assert!(taken.err.starts_with("lockrun: `b`: "), "{taken:?}");
+        assert_eq!(taken.err.lines().count(), 1);
+        let taken = ask(&server, &format!("{names} --json"));
+        assert_eq!(taken.code, 64);
+        let taken = json(&taken.out);
+        assert_eq!(taken[0]["released"], false);
+        assert_eq!(
+            (&taken[1]["name"], &taken[1]["exit_code"]),
+            (&json!("b"), &json!(64))
+        );
+        assert_eq!(taken[2]["released"], false);
+    });
+}
+
+#[test]
+fn what_makes_no_sense_with_several_is_refused_with_the_reason() {
+    let cases = [
+        ("a", "--wait 1h -- true", "`a` is in the set twice"),
+        (
+            "b",
+            "--once-per 1h -- true",
+            "--once-per does not go with several --name: ",
+        ),
+        (
+            "b",
+            "--permits 2 -- true",
+            "--permits does not go with several --name: ",
+        ),
+        (
+            "b",
+            "--permits 2 --status",
+            "--permits does not go with several --name: ",
+        ),
+        (
+            "b",
+            "--permits 2 --force-release",
+            "--permits does not go with several --name: ",
+        ),
+        ("", "--wait 1h -- true", "invalid lock name"),
+    ];
+    for (name, args, reason) in cases {
+        let mut command = lockrun_at("redis://127.0.0.1:1/");
+        command.args(["--name", name]);
+        let ended = Tool::spawn(command.args(args.split(' '))).ends_with(64);
+        assert_eq!(ended.out, "");
+        assert!(ended.err.contains(reason), "{args}: {ended:?}");
+    }
+}
+
+#[test]
+fn locks_in_different_slots_of_a_cluster_are_held_together() {
+    unless_halted(|| {
+        let cluster = Cluster::start().unwrap();
+        // These two are on different masters.
+        let keys = ["lock:a", "lock:d"];
+        let masters = keys.map(|key| cluster.master_of(key).unwrap());
+        assert_ne!(masters[0], masters[1]);
+        let exist = || {
+            [0, 1].map(|at| {
+                let mut conn = cluster.nodes[masters[at]].connection().unwrap();
+                conn.exists::<_, bool>(keys[at]).unwrap()
+            })
+        };
+        let mut command = lockrun_at(&cluster.url());
+        command.args(["--name", "d", "--wait", "20s"]);
+        let mut tool = Tool::spawn(command.args(["--", "sh", "-c", "echo in; exec cat"]));
+        tool.hear("in");
+        assert_eq!(exist(), [true; 2]);
+        assert_eq!(tool.finish().code, 0);
+        assert_eq!(exist(), [false; 2]);
+    });
+}
