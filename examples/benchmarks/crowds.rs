@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Locks, Options, Pool};
+use leasehold::{Lock, Locks, Options, Pool};
 use parking_lot::FairMutex;
 use redis::Client;
 
@@ -21,15 +21,27 @@ const LONGEST: Duration = Duration::from_millis(20);
 
 /// Who wants the lock, and how.
 #[derive(Clone)]
-struct Crowd<'a> {
+pub(crate) struct Crowd<'a> {
     /// How many threads each process has.
-    processes: &'a [usize],
-    hold: Duration,
-    options: Options,
+    pub(crate) processes: &'a [usize],
+    pub(crate) hold: Duration,
+    /// Passes the time inside.
+    pub(crate) inside: fn(Duration),
+    pub(crate) lock: fn(&Locks) -> Lock,
+    pub(crate) options: Options,
 }
 
-/// What came of it: for each process its threads' turns and worst waits.
-struct Served(Vec<Vec<(u32, Duration)>>);
+/// What came of it.
+pub(crate) struct Served {
+    /// For each process its threads' turns and worst waits.
+    processes: Vec<Vec<(u32, Duration)>>,
+    /// Until the last of them had had its turn.
+    pub(crate) took: Duration,
+}
+
+fn mutex(locks: &Locks) -> Lock {
+    locks.lock("benchmark-crowd")
+}
 
 /// Threads of one process on one lock, and then of two.
 pub(crate) fn crowds(server: &Server, length: Duration) -> anyhow::Result<()> {
@@ -38,6 +50,8 @@ pub(crate) fn crowds(server: &Server, length: Duration) -> anyhow::Result<()> {
         let crowd = Crowd {
             processes,
             hold: HOLD,
+            inside: spin,
+            lock: mutex,
             options: Options::new(),
         };
         show(&crowd, server, length)?;
@@ -52,6 +66,8 @@ pub(crate) fn hand_overs(server: &Server, rounds: usize, length: Duration) -> an
         let crowd = Crowd {
             processes: &[64],
             hold,
+            inside: spin,
+            lock: mutex,
             options: Options::new(),
         };
         let handed = Crowd {
@@ -82,6 +98,8 @@ pub(crate) fn hand_overs(server: &Server, rounds: usize, length: Duration) -> an
         let crowd = Crowd {
             processes,
             hold,
+            inside: spin,
+            lock: mutex,
             options: handing.clone(),
         };
         show(&crowd, server, length)?;
@@ -147,14 +165,14 @@ fn show(crowd: &Crowd<'_>, server: &Server, length: Duration) -> anyhow::Result<
 
 impl Served {
     fn all(&self) -> impl Iterator<Item = &(u32, Duration)> {
-        self.0.iter().flatten()
+        self.processes.iter().flatten()
     }
 
-    fn total(&self) -> u32 {
+    pub(crate) fn total(&self) -> u32 {
         self.all().map(|(turns, _)| turns).sum()
     }
 
-    fn worst_wait(&self) -> Duration {
+    pub(crate) fn worst_wait(&self) -> Duration {
         self.all()
             .map(|(_, worst)| *worst)
             .max()
@@ -162,7 +180,7 @@ impl Served {
     }
 
     /// The turns of who was served least, over those of who was served most.
-    fn fairness(&self) -> f64 {
+    pub(crate) fn fairness(&self) -> f64 {
         let turns = || self.all().map(|(turns, _)| *turns);
         f64::from(turns().min().unwrap_or(0)) / f64::from(turns().max().unwrap_or(1).max(1))
     }
@@ -171,13 +189,13 @@ impl Served {
     fn smallest_share(&self) -> f64 {
         let turns =
             |process: &Vec<(u32, Duration)>| process.iter().map(|(turns, _)| *turns).sum::<u32>();
-        let smallest = self.0.iter().map(turns).min().unwrap_or(0);
+        let smallest = self.processes.iter().map(turns).min().unwrap_or(0);
         f64::from(smallest) / f64::from(self.total().max(1))
     }
 }
 
 impl Crowd<'_> {
-    fn run(&self, url: &str, length: Duration) -> anyhow::Result<Served> {
+    pub(crate) fn run(&self, url: &str, length: Duration) -> anyhow::Result<Served> {
         let locks_of_all = self
             .processes
             .iter()
@@ -206,7 +224,10 @@ impl Crowd<'_> {
                 });
                 ended.collect::<anyhow::Result<Vec<_>>>()
             });
-            Ok(Served(ended.collect::<anyhow::Result<_>>()?))
+            Ok(Served {
+                processes: ended.collect::<anyhow::Result<_>>()?,
+                took: started.elapsed(),
+            })
         })
     }
 
@@ -217,13 +238,13 @@ impl Crowd<'_> {
         started: Instant,
         length: Duration,
     ) -> anyhow::Result<(u32, Duration)> {
-        let lock = locks.lock("benchmark-crowd");
+        let lock = (self.lock)(locks);
         let (mut turns, mut worst) = (0, Duration::ZERO);
         while started.elapsed() < length {
             let asked = Instant::now();
             let lease = lock.acquire(PATIENCE)?;
             worst = worst.max(asked.elapsed());
-            spin(self.hold);
+            (self.inside)(self.hold);
             lease.release()?;
             turns += 1;
         }

@@ -17,6 +17,7 @@ mod mutex;
 mod pairs;
 mod processes;
 mod purchases;
+mod semaphores;
 mod wake_ups;
 mod watchdog;
 mod worker;
@@ -61,7 +62,7 @@ impl Options {
     }
 }
 
-const GROUPS: [&str; 11] = [
+const GROUPS: [&str; 12] = [
     "locks",
     "purchases",
     "mutex",
@@ -72,6 +73,7 @@ const GROUPS: [&str; 11] = [
     "crowd",
     "turns",
     "processes",
+    "semaphore",
     "watchdog",
 ];
 const LEASE: Duration = Duration::from_secs(10);
@@ -141,6 +143,9 @@ fn main() -> anyhow::Result<()> {
     if options.want("processes") {
         let before = options.before.as_deref();
         processes::processes(&server, options.rounds, effort.turn * 10, before)?;
+    }
+    if options.want("semaphore") {
+        semaphores::semaphores(&server, options.rounds, effort.turn * 4)?;
     }
     if options.want("watchdog") {
         watchdog::watchdog(&server, options.leases, options.thirds)?;

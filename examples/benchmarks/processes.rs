@@ -228,7 +228,7 @@ impl Round {
 }
 
 /// How many commands the server has executed, those of scripts among them.
-fn commands(server: &Server) -> anyhow::Result<u64> {
+pub(crate) fn commands(server: &Server) -> anyhow::Result<u64> {
     let stats: String = redis::cmd("INFO")
         .arg("stats")
         .query(&mut server.connection()?)?;

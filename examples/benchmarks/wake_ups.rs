@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Context;
-use leasehold::{Lease, Locks};
+use leasehold::{Lease, Lock, Locks};
 use parking_lot::Mutex;
 use redis::{Connection, PushKind, Script, Value};
 use uuid::Uuid;
@@ -20,6 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const BLOCK: usize = 10;
 const BLOCKS_A_ROUND: usize = 10;
 const LOCK: &str = "benchmark-wake-up";
+const SEMAPHORE: &str = "benchmark-wake-up-permits";
 
 /// A way of locking, with the connections and threads that two processes have.
 trait Sides: Sync {
@@ -31,12 +32,15 @@ trait Sides: Sync {
     fn release(&self, side: usize, held: Self::Held) -> anyhow::Result<()>;
 }
 
-/// Two `Locks`, the same scripts by hand, and a plain `SET` by hand: blocks of their turns alternate.
+/// Two `Locks` with a mutex and with a semaphore, the same scripts by hand, and a plain `SET` by hand: blocks of their turns alternate.
 pub(crate) fn wake_ups(server: &Server, rounds: usize) -> anyhow::Result<()> {
-    let ours = [
+    let both = [
         Locks::connect(&server.url())?,
         Locks::connect(&server.url())?,
     ];
+    let ours = [both[0].lock(LOCK), both[1].lock(LOCK)];
+    let permits = both.each_ref().map(|locks| locks.semaphore(SEMAPHORE, 3));
+    let _two_are_kept = [permits[0].acquire(PATIENCE)?, permits[0].acquire(PATIENCE)?];
     let scripts = ByHand::new(server, Attempt::Script)?;
     let plain = ByHand::new(server, Attempt::Set)?;
     let mut conn = server.connection()?;
@@ -46,6 +50,7 @@ pub(crate) fn wake_ups(server: &Server, rounds: usize) -> anyhow::Result<()> {
         for _ in 0..BLOCKS_A_ROUND {
             let pings = &mut came.pings;
             came.ours.extend(block(&ours, &mut conn, pings)?);
+            came.permits.extend(block(&permits, &mut conn, pings)?);
             came.scripts.extend(block(&scripts, &mut conn, pings)?);
             came.plain.extend(block(&plain, &mut conn, pings)?);
         }
@@ -98,6 +103,7 @@ fn block<S: Sides>(
 #[derive(Default)]
 struct Round {
     ours: Vec<f64>,
+    permits: Vec<f64>,
     scripts: Vec<f64>,
     plain: Vec<f64>,
     pings: Vec<f64>,
@@ -105,14 +111,15 @@ struct Round {
 
 fn show(rounds: &[Round]) {
     type Times = fn(&Round) -> &[f64];
-    let ways: [(&str, Times); 4] = [
+    let ways: [(&str, Times); 5] = [
         ("Locks", |round| &round.ours),
+        ("Locks, the last of 3 permits", |round| &round.permits),
         ("by hand, the same scripts", |round| &round.scripts),
         ("by hand, SET NX PX", |round| &round.plain),
         ("PING", |round| &round.pings),
     ];
     println!(
-        "{:<28} {:>9} {:>9} {:>9} {:>14}",
+        "{:<30} {:>9} {:>9} {:>9} {:>14}",
         "wake-up", "p50", "p99", "in PINGs", "ours over it"
     );
     for (name, times) in ways {
@@ -127,7 +134,7 @@ fn show(rounds: &[Round]) {
             )
         };
         println!(
-            "{name:<28} {:>6.0} µs {:>6.0} µs {:>9.2} {:>14.2}",
+            "{name:<30} {:>6.0} µs {:>6.0} µs {:>9.2} {:>14.2}",
             micros(0.5),
             micros(0.99),
             over(times, |round| &round.pings),
@@ -149,11 +156,11 @@ fn percentile(times: &[f64], share: f64) -> f64 {
     times.get(place).copied().unwrap_or(f64::NAN)
 }
 
-impl Sides for [Locks; 2] {
+impl Sides for [Lock; 2] {
     type Held = Lease;
 
     fn acquire(&self, side: usize) -> anyhow::Result<Lease> {
-        Ok(self[side].lock(LOCK).acquire(PATIENCE)?)
+        Ok(self[side].acquire(PATIENCE)?)
     }
 
     fn release(&self, _: usize, lease: Lease) -> anyhow::Result<()> {

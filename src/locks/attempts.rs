@@ -191,7 +191,9 @@ impl<'a> Attempts<'a> {
         };
         let leaving = match self.hold.kind() {
             LockKind::Mutex | LockKind::Write => Leaving::Exclusive,
-            LockKind::Semaphore if number == 0 => Leaving::WithLastPermit,
+            LockKind::Semaphore if number == 0 => Leaving::WithLastPermit {
+                of: self.hold.permits(),
+            },
             LockKind::Reentrant | LockKind::Read | LockKind::Semaphore => Leaving::Shared,
         };
         AttemptOutcome::Granted {

@@ -187,6 +187,11 @@ impl Hold {
         Self { reserved, ..self }
     }
 
+    /// The number of permits, for a semaphore.
+    pub(crate) fn permits(&self) -> u32 {
+        self.permits
+    }
+
     pub(crate) fn kind(&self) -> LockKind {
         self.kind
     }

@@ -66,7 +66,8 @@ pub(crate) struct LeaseEntry<T> {
     /// The time of the next renewal; `None` if no renewal can move the end.
     pub(crate) renew_at: Option<Instant>,
     pub(crate) look_at: Option<Instant>,
-    /// The time of the last question.
+    /// The time of the last question, or of the grant: the server has just said that the lock is
+    /// ours.
     asked_at: Option<Instant>,
     /// The question that is on its way.
     pub(crate) in_flight: Option<Ask>,
@@ -146,7 +147,7 @@ impl<T> LeaseEntry<T> {
             terms,
             renew_at: (!terms.is_final()).then_some(renew_at),
             look_at: terms.look_at,
-            asked_at: None,
+            asked_at: terms.end.map(|_| now),
             in_flight: None,
             refusals: 0,
             alarm: None,

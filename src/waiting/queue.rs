@@ -73,8 +73,8 @@ pub(crate) enum Leaving {
     Exclusive,
     /// The lock, which others may share.
     Shared,
-    /// The last free permit of a semaphore: the next has to wait for a release.
-    WithLastPermit,
+    /// The last of so many permits of a semaphore: the next has to wait for a release.
+    WithLastPermit { of: u32 },
     /// No grant from the server: it has waited for too long, met an error, or was handed the lock.
     WithoutLock,
 }
@@ -195,8 +195,13 @@ impl<W, L, F> Queue<W, L, F> {
         now: Instant,
         end: Option<Instant>,
     ) -> (Option<L>, Option<&W>) {
+        match leaving {
+            Leaving::Exclusive => self.turns.granted(now),
+            Leaving::Shared => self.turns.granted_shared(None),
+            Leaving::WithLastPermit { of } => self.turns.granted_shared(Some(of)),
+            Leaving::WithoutLock => {}
+        }
         if leaving != Leaving::WithoutLock {
-            self.turns.granted(now, leaving == Leaving::Exclusive);
             self.note_busy();
         }
         if let Some(place) = self.handed.iter().position(|(to, _)| *to == ticket) {
@@ -215,8 +220,10 @@ impl<W, L, F> Queue<W, L, F> {
             return (None, None);
         }
         let ask_at = match leaving {
-            Leaving::Exclusive => sooner(end, gone.asks_at.map(|_| now + RECHECK_AFTER_GRANT)),
-            Leaving::WithLastPermit => sooner(end, gone.asks_at),
+            Leaving::Exclusive | Leaving::WithLastPermit { .. } if self.turns.has_all() => {
+                sooner(end, gone.asks_at.map(|_| now + RECHECK_AFTER_GRANT))
+            }
+            Leaving::Exclusive | Leaving::WithLastPermit { .. } => sooner(end, gone.asks_at),
             Leaving::Shared | Leaving::WithoutLock => Some(now),
         };
         (None, self.wake_head(ask_at))
@@ -231,7 +238,7 @@ impl<W, L, F> Queue<W, L, F> {
         end: Instant,
     ) -> Option<(W, Option<&W>)> {
         let next = self.waiting.pop_front()?;
-        self.turns.granted(now, true);
+        self.turns.granted(now);
         self.note_busy();
         self.handed.push((next.ticket, lease));
         // The next head gets a wake-up that this one has not acted on.
@@ -249,7 +256,7 @@ impl<W, L, F> Queue<W, L, F> {
 
     /// The server reports a change of the lock. Returns the thread to wake.
     pub(crate) fn changed(&mut self, now: Instant, spread: Duration) -> Option<&W> {
-        let ask_at = if self.turns.is_held_alone() {
+        let ask_at = if self.turns.has_all() {
             now + RECHECK_AFTER_GRANT
         } else {
             self.turns.asks_after_change(now, spread)

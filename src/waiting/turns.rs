@@ -18,7 +18,8 @@
 //!                               +------+
 //! ```
 //!
-//! A refusal is no sign of another process while a thread of this one has the lock.
+//! With a semaphore, a process takes this many turns for each permit. A refusal is no sign of
+//! another process while a thread of this one has the lock, or a permit.
 //!
 //! [`Streaks`]: a thread that retakes a lock as soon as it has released it, while no other thread
 //! of its process waits, asks before other processes are notified of the release. It is always
@@ -61,6 +62,8 @@ const PLACES: usize = 64;
 pub(super) struct Turns {
     in_a_row: u32,
     held: HeldHere,
+    /// The number of permits, once a thread has had the last one.
+    permits: u32,
     /// The last moment at which another process was seen to have the lock.
     others_seen: Option<Instant>,
     away_until: Option<Instant>,
@@ -75,23 +78,38 @@ pub(crate) struct PastHold {
     pub(crate) stood_in_queue: bool,
 }
 
-/// The hold of a thread that stood in the queue, if there is one.
+/// The holds of threads that stood in the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 enum HeldHere {
     #[default]
     No,
-    BesideOthers,
+    /// This many threads share the lock.
+    Shared(u32),
+    /// This many threads have all permits of a semaphore.
+    Full(u32),
     Alone(Instant),
 }
 
 impl Turns {
-    /// A thread that stood in the queue has the lock, alone or shared.
-    pub(super) fn granted(&mut self, now: Instant, alone: bool) {
+    /// A thread that stood in the queue has the lock alone.
+    pub(super) fn granted(&mut self, now: Instant) {
+        (self.in_a_row, self.permits) = (self.in_a_row + 1, 1);
+        self.held = HeldHere::Alone(now);
+    }
+
+    /// A thread that stood in the queue shares the lock. With `all`, it has the last of that many
+    /// permits.
+    pub(super) fn granted_shared(&mut self, all: Option<u32>) {
         self.in_a_row += 1;
-        self.held = if alone {
-            HeldHere::Alone(now)
+        let count = 1 + match self.held {
+            HeldHere::Shared(count) | HeldHere::Full(count) => count,
+            HeldHere::No | HeldHere::Alone(_) => 0,
+        };
+        self.permits = all.unwrap_or(self.permits);
+        self.held = if all.is_some_and(|all| count >= all) {
+            HeldHere::Full(count)
         } else {
-            HeldHere::BesideOthers
+            HeldHere::Shared(count)
         };
     }
 
@@ -103,8 +121,8 @@ impl Turns {
         }
     }
 
-    /// A thread of this process has released the lock. Returns when the head asks; `None`: another
-    /// thread has the lock alone by now.
+    /// A thread of this process has released the lock. Returns when the head asks; `None`: other
+    /// threads have all there is by now.
     pub(super) fn released(&mut self, now: Instant, hold: &PastHold) -> Option<Instant> {
         // During the hold, the hold was the reason for a refusal, not another process.
         self.others_seen.take_if(|seen| hold.since <= *seen);
@@ -115,9 +133,14 @@ impl Turns {
             self.in_a_row += 1;
         }
         if hold.stood_in_queue || is_a_later_hold {
-            self.held = HeldHere::No;
+            self.held = match self.held {
+                HeldHere::Shared(count) | HeldHere::Full(count) if count > 1 => {
+                    HeldHere::Shared(count - 1)
+                }
+                _ => HeldHere::No,
+            };
         }
-        if self.is_held_alone() {
+        if self.has_all() {
             return None;
         }
         let most = if self.sees_others(now) {
@@ -125,7 +148,8 @@ impl Turns {
         } else {
             IN_A_ROW_ALONE
         };
-        if self.in_a_row < most {
+        // With several permits, the turns of several threads pass at the same time.
+        if self.in_a_row < most * self.permits.max(1) {
             return Some(self.asks_at(now));
         }
         self.in_a_row = 0;
@@ -137,9 +161,10 @@ impl Turns {
         self.held != HeldHere::No
     }
 
-    /// True while a thread that stood in the queue has the lock alone, as far as the queue knows.
-    pub(super) fn is_held_alone(&self) -> bool {
-        matches!(self.held, HeldHere::Alone(_))
+    /// True while threads that stood in the queue have all that there is, as far as the queue
+    /// knows: the lock alone, or all permits.
+    pub(super) fn has_all(&self) -> bool {
+        matches!(self.held, HeldHere::Alone(_) | HeldHere::Full(_))
     }
 
     /// The moment at which the head asks after an event that happens now.

@@ -21,10 +21,11 @@ use crate::{
 /// Each waits for most of its time: all at the same time.
 #[test]
 fn what_it_costs_to_wait() {
-    let cases: [fn(); 4] = [
+    let cases: [fn(); 5] = [
         who_waits_has_no_connection_of_the_pool,
         a_pool_that_is_lent_out_is_an_error_in_time,
         a_free_lock_costs_a_round_trip_and_so_does_its_release,
+        permits_are_renewed_in_the_batches_of_the_other_kinds,
         a_crowd_costs_the_server_two_commands_a_release_and_two_a_renewal,
     ];
     at_once(cases, |case| case());
@@ -86,7 +87,9 @@ fn a_free_lock_costs_a_round_trip_and_so_does_its_release() {
     let proxy = Proxy::in_front_of(&server).unwrap();
     let locks = crate::connect(&proxy.url());
     leave_the_watchdog_alone(&proxy, &locks, &mut server.connection().unwrap());
-    for lock in every_kind(&locks) {
+    let permits = locks.semaphore("permits", 3);
+    let _another = permits.acquire(LONG).unwrap();
+    for lock in every_kind(&locks).into_iter().chain([permits]) {
         // Not at first, until the script is known and the connections are there.
         assert!(
             comes_true(|| {
@@ -97,6 +100,27 @@ fn a_free_lock_costs_a_round_trip_and_so_does_its_release() {
             "{lock:?}"
         );
     }
+}
+
+fn permits_are_renewed_in_the_batches_of_the_other_kinds() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let locks = crate::connect(&proxy.url()).with(crate::options().lease(1_500 * MS));
+    let three = [1, 2, 3].map(|_| locks.semaphore("permits", 3));
+    let leases: Vec<_> = (every_kind(&locks).into_iter().chain(three))
+        .map(|lock| {
+            // The later ones join the renewals of the first.
+            thread::sleep(10 * MS);
+            lock.acquire(LONG).unwrap()
+        })
+        .collect();
+    proxy.take_bursts();
+    let renewals = |burst: &Vec<String>| burst.iter().filter(|it| *it == "EVALSHA").count();
+    assert!(comes_true(|| {
+        thread::sleep(10 * MS);
+        let bursts = proxy.take_bursts();
+        bursts.iter().map(renewals).max() >= Some(leases.len())
+    }));
 }
 
 fn a_crowd_costs_the_server_two_commands_a_release_and_two_a_renewal() {

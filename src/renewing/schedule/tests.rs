@@ -151,16 +151,20 @@ fn a_failover_during_a_renewal_has_it_renewed_once_more_and_whoever_has_it_next_
     );
 }
 
-/// Otherwise changes of a key by others could keep us busy.
+/// Otherwise changes of a key by others could keep us busy: a semaphore changes with each grant and
+/// release of a permit.
 #[test]
-fn between_two_looks_at_a_lease_it_rests() {
+fn after_its_grant_and_between_two_looks_a_lease_rests() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let terms = Terms {
         end: Some(start + MS * 3_000),
         ..terms(3_000)
     };
     let id = schedule.keep((), terms, start);
-    schedule.look(id, start);
+    let granted = start;
+    schedule.look(id, granted);
+    let start = granted + MS * 10;
+    assert_eq!(schedule.due_at(), Some(start), "it rests after its grant");
     assert_eq!(schedule.take(start).questions[0].ask, Ask::Look);
     schedule.look(id, start + MS * 2);
     schedule.answered(id, RenewalAnswer::Ours(start), start + MS * 3);

@@ -23,7 +23,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let leaving = prop_oneof![
         Just(Leaving::Exclusive),
         Just(Leaving::Shared),
-        Just(Leaving::WithLastPermit),
+        Just(Leaving::WithLastPermit { of: 2 }),
         Just(Leaving::WithoutLock)
     ];
     let event = prop_oneof![
@@ -69,7 +69,7 @@ proptest! {
                     let woken = queue.leave(ticket, why, now, None).1.copied();
                     let expected = (place == 0).then(|| known.front().copied()).flatten();
                     prop_assert_eq!(woken, expected.map(|(_, name)| name));
-                    if let Some((head, _)) = expected && !matches!(why, Leaving::Exclusive | Leaving::WithLastPermit) {
+                    if let Some((head, _)) = expected && !matches!(why, Leaving::Exclusive | Leaving::WithLastPermit { .. }) {
                         prop_assert_eq!(queue.step(head, now), Step::Ask);
                     }
                     prop_assert_eq!(queue.leave(ticket, why, now, None), (None, None), "twice");
@@ -258,6 +258,78 @@ fn a_refusal_while_a_thread_of_ours_had_the_lock_is_no_sign_of_others() {
         busy.queue.released(moment(2), &hold);
         assert!(busy.turns_until_away() > IN_A_ROW);
     }
+}
+
+/// The permits that threads of this process have, and a head that waits for one.
+fn permits(of: u32, ours: u32) -> Queue<(), ()> {
+    let mut queue = Queue::default();
+    for ticket in 0..=u64::from(ours) {
+        queue.join(ticket, (), moment(0));
+    }
+    for ticket in 0..u64::from(ours) {
+        assert_eq!(queue.step(ticket, moment(0)), Step::Ask);
+        let leaving = if ticket + 1 < u64::from(ours) {
+            Leaving::Shared
+        } else {
+            Leaving::WithLastPermit { of }
+        };
+        queue.leave(ticket, leaving, moment(0), Some(moment(1_000)));
+    }
+    queue
+}
+
+/// The message is about a release of ours, which has woken the head already.
+#[test]
+fn a_message_does_not_wake_the_head_at_once_while_threads_of_ours_have_all_permits() {
+    for (ours, asks_at) in [(3, 51), (2, 1)] {
+        let mut queue = permits(3, ours);
+        let head = u64::from(ours);
+        queue.changed(moment(1), Duration::ZERO);
+        let asks = |at: &u64| queue.step(head, moment(*at)) == Step::Ask;
+        assert_eq!((1..100).find(asks), Some(asks_at), "{ours} of 3 are ours");
+    }
+    let mut queue = permits(3, 3);
+    queue.released(moment(1), &here());
+    queue.changed(moment(1), Duration::ZERO);
+    assert_eq!(queue.step(3, moment(1)), Step::Ask);
+    // It comes again while the head asks, and is granted the permit.
+    queue.changed(moment(1), Duration::ZERO);
+    queue.join(4, (), moment(1));
+    let last = Leaving::WithLastPermit { of: 3 };
+    queue.leave(3, last, moment(2), Some(moment(1_000)));
+    assert_eq!(queue.step(4, moment(2)), Step::Sleep(Some(moment(52))));
+}
+
+#[test]
+fn a_refusal_while_a_thread_of_ours_still_has_a_permit_is_no_sign_of_others() {
+    for (releases, sees_others) in [(1, false), (2, false), (3, true)] {
+        let mut queue = permits(3, 3);
+        for _ in 0..releases {
+            queue.released(moment(1), &here());
+        }
+        queue.refused(3, moment(2), None);
+        assert_eq!(
+            queue.turns.sees_others(moment(3)),
+            sees_others,
+            "{releases}"
+        );
+    }
+}
+
+#[test]
+fn a_process_takes_its_turns_for_each_permit_before_it_stays_away() {
+    let mut queue = permits(3, 3);
+    let stays_away = (3..).find(|ticket| {
+        queue.released(moment(1), &here());
+        if queue.step(*ticket, moment(1)) != Step::Ask {
+            return true;
+        }
+        queue.join(ticket + 1, (), moment(1));
+        let last = Leaving::WithLastPermit { of: 3 };
+        queue.leave(*ticket, last, moment(1), None);
+        false
+    });
+    assert_eq!(stays_away, Some(u64::from(3 * IN_A_ROW_ALONE)));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{super::*, world::MS};
 
 /// The shortest time between two looks at one lease.
-const REST: Duration = Duration::from_millis(10);
+pub(super) const REST: Duration = Duration::from_millis(10);
 
 /// A lease as the tests expect it.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{
     super::*,
-    known::{Known, extend, look},
+    known::{Known, REST, extend, look},
     orphans::Orphans,
 };
 
@@ -180,7 +180,7 @@ impl World {
         let known = self.known(id, terms, alarm);
         self.leases.push(Known {
             look: look_at,
-            rests_until: look_at,
+            rests_until: look_at.max(known.rests_until),
             server_end: end,
             ..known
         });
@@ -200,7 +200,7 @@ impl World {
             failed: false,
             asked: None,
             look: None,
-            rests_until: None,
+            rests_until: terms.end.map(|_| self.now + REST),
             renew: None,
             is_inherited: false,
             server_end: None,
@@ -255,7 +255,11 @@ impl World {
         let known = self.known(id, terms, alarm);
         self.leases.push(Known {
             look: since,
-            rests_until: rests_until.into_iter().flatten().max(),
+            rests_until: rests_until
+                .into_iter()
+                .flatten()
+                .chain(known.rests_until)
+                .max(),
             renew,
             // The pause after a refusal goes on with the renewal that was refused.
             failed,
