@@ -319,7 +319,7 @@ fn a_refusal_while_a_thread_of_ours_still_has_a_permit_is_no_sign_of_others() {
 #[test]
 fn a_process_takes_its_turns_for_each_permit_before_it_stays_away() {
     let mut queue = permits(3, 3);
-    let stays_away = (3..).find(|ticket| {
+    let stays_away = (3..1_000).find(|ticket| {
         queue.released(moment(1), &here());
         if queue.step(*ticket, moment(1)) != Step::Ask {
             return true;
