@@ -209,3 +209,34 @@ fn a_waiting_writer_asks_again_before_its_intent_has_ended() {
         assert_eq!(ask_again_at, now + MS + expected * MS);
     }
 }
+
+#[test]
+fn who_takes_the_last_permit_says_when_the_next_one_ends() {
+    let settings = Settings::default();
+    let sent = crate::time::now();
+    let now = sent + 5 * MS;
+    let last = |left| Value::Array(vec![Value::Int(1), Value::Int(left)]);
+    let asks_again = now + ASKS_AGAIN;
+    for (answer, leaves, asks_at) in [
+        (Value::Int(2), Leaving::Shared, asks_again),
+        (Value::Int(1), Leaving::WithLastPermit, asks_again),
+        (last(70), Leaving::WithLastPermit, sent + MS + 71 * MS),
+        (
+            last(70_000),
+            Leaving::WithLastPermit,
+            sent + MS + ASKS_AGAIN,
+        ),
+    ] {
+        let mut attempts = attempts(&settings, LockKind::Semaphore);
+        let outcome = attempts.judge(reply(Ok(answer), sent), now);
+        let Ok(AttemptOutcome::Granted {
+            leaving,
+            next_asks_at,
+            ..
+        }) = outcome
+        else {
+            unreachable!("{outcome:?}");
+        };
+        assert_eq!((leaving, next_asks_at), (leaves, asks_at));
+    }
+}

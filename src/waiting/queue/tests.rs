@@ -445,3 +445,25 @@ fn a_failure_is_forgotten_with_those_who_waited() {
     queue.join(1, (), moment(20));
     assert_eq!(queue.last_answer(1), LastAnswer::Missing);
 }
+
+#[test]
+fn who_stands_behind_the_last_permit_asks_when_the_next_one_ends_or_at_a_change() {
+    let end = moment(500);
+    let queue = queue_behind_a_head(1);
+    let take_last = |mut queue: Queue<_, _, _>| {
+        queue.leave(0, Leaving::WithLastPermit, moment(1), Some(end));
+        queue
+    };
+    let mut unchanged = take_last(queue.clone());
+    assert_eq!(unchanged.step(1, moment(2)), Step::Sleep(Some(end)));
+    assert_eq!(unchanged.step(1, end), Step::Ask);
+
+    let mut changed_after = take_last(queue.clone());
+    changed_after.changed(moment(2), Duration::ZERO);
+    assert_eq!(changed_after.step(1, moment(2)), Step::Ask);
+
+    let mut changed_before = queue;
+    changed_before.changed(moment(1), Duration::ZERO);
+    let mut changed_before = take_last(changed_before);
+    assert_eq!(changed_before.step(1, moment(2)), Step::Ask);
+}
