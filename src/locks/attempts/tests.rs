@@ -219,11 +219,15 @@ fn who_takes_the_last_permit_says_when_the_next_one_ends() {
     let asks_again = now + ASKS_AGAIN;
     for (answer, leaves, asks_at) in [
         (Value::Int(2), Leaving::Shared, asks_again),
-        (Value::Int(1), Leaving::WithLastPermit, asks_again),
-        (last(70), Leaving::WithLastPermit, sent + MS + 71 * MS),
+        (Value::Int(1), Leaving::WithLastPermit { of: 1 }, asks_again),
+        (
+            last(70),
+            Leaving::WithLastPermit { of: 1 },
+            sent + MS + 71 * MS,
+        ),
         (
             last(70_000),
-            Leaving::WithLastPermit,
+            Leaving::WithLastPermit { of: 1 },
             sent + MS + ASKS_AGAIN,
         ),
     ] {

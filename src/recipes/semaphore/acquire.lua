@@ -45,7 +45,7 @@ redis.call('ZADD', KEYS[1], 'XX', 'GT', 0, ARGV[1])
 -- here. The permit comes last.
 local ends = math.max(ours or 0, now + tonumber(ARGV[2]))
 local last = math.max(latest or 0, ends)
-stay(KEYS[1], last)
+stay(last)
 sweep()
 if not stored[1] then
   redis.call('HSET', KEYS[2], 'fence', 0)
@@ -56,7 +56,7 @@ end
 companion_stays(last)
 redis.call('ZADD', KEYS[1], string.format('%.0f', ends), ARGV[1])
 -- Before the first permit there was no key that could get an end.
-stay(KEYS[1], last)
+stay(last)
 local free = permits - held + (ours and 1 or 0)
 if free > 1 or ARGV[5] ~= '1' then
   return math.max(free, 1)

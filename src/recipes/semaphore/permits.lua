@@ -50,16 +50,16 @@ local function sweep()
   end
 end
 
--- Sets the key's end, a millisecond after the end of the last permit. Not by `PEXPIRE`: since Redis
--- 7.2 that counts from the start of the script. `TIME` may be later, if the server stood still, and
--- the key would end before a permit that was granted earlier.
-local function stay(key, last)
-  redis.call('PEXPIREAT', key, string.format('%.0f', last + 1))
+-- Sets the semaphore's end, a millisecond after the end of the last permit. Not by `PEXPIRE`: since
+-- Redis 7.2 that counts from the start of the script. `TIME` may be later, if the server stood
+-- still, and the key would end before a permit that was granted earlier.
+local function stay(last)
+  redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', last + 1))
 end
 
 -- Lets the companion stay for so long at least.
 local function companion_stays(last)
   if redis.call('PTTL', KEYS[2]) <= last - now then
-    stay(KEYS[2], last)
+    redis.call('PEXPIREAT', KEYS[2], string.format('%.0f', last + 1))
   end
 end

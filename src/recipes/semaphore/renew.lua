@@ -24,7 +24,7 @@ if lease > 1 and ends > ours then
     companion_stays(last)
   end
   if redis.call('PTTL', KEYS[1]) >= 0 then
-    stay(KEYS[1], last)
+    stay(last)
   end
   redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', ends), ARGV[1])
 end

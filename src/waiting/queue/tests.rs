@@ -451,7 +451,7 @@ fn who_stands_behind_the_last_permit_asks_when_the_next_one_ends_or_at_a_change(
     let end = moment(500);
     let queue = queue_behind_a_head(1);
     let take_last = |mut queue: Queue<_, _, _>| {
-        queue.leave(0, Leaving::WithLastPermit, moment(1), Some(end));
+        queue.leave(0, Leaving::WithLastPermit { of: 2 }, moment(1), Some(end));
         queue
     };
     let mut unchanged = take_last(queue.clone());
