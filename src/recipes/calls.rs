@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use crate::{name::Owner, token::Token};
 
-    fn digits(number: u64) -> Value {
+    fn digits(number: u32) -> Value {
         Value::BulkString(number.to_string().into_bytes())
     }
 
@@ -193,6 +193,12 @@ mod tests {
             for hold in [Hold::read("a", &token), Hold::write("a", &token)] {
                 let values = [digits(end), time.clone()];
                 assert_eq!((hold.unwrap().proof().is_ours)(&values), is_ahead, "{end}");
+            }
+            // RESP2, and RESP3.
+            for score in [digits(end), Value::Double(f64::from(end))] {
+                let hold = Hold::semaphore("a", &token).unwrap();
+                let values = [score, time.clone()];
+                assert_eq!((hold.proof().is_ours)(&values), is_ahead, "{end}");
             }
             let hold = Hold::reentrant("a", &Owner::current_thread(), &token).unwrap();
             let is_ours = |count| (hold.proof().is_ours)(&[count, digits(end), time.clone()]);

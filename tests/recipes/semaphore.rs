@@ -63,6 +63,7 @@ fn a_renewal_never_takes_back_a_permit_that_was_lost() {
         let lost = take(&mut conn, 2, 20 * MS).unwrap();
         thread::sleep(40 * MS);
         assert!(end(&mut conn, &lost).is_some());
+        assert_eq!(semaphore::holders(&mut conn, "api").unwrap().len(), 1);
         assert!(!semaphore::renew(&mut conn, "api", &lost, LONG).unwrap());
         assert!(!semaphore::release(&mut conn, "api", &lost).unwrap());
         let next = take(&mut conn, 2, LONG).unwrap();
