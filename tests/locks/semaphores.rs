@@ -360,3 +360,13 @@ fn a_loss_is_told_at_once_after_a_renewal_too() {
         assert!(lease.lost().wait_for(SLACK));
     });
 }
+
+#[test]
+fn a_key_beside_it_that_is_no_companion_is_named() {
+    let (_server, locks, mut conn) = bench();
+    let () = conn.hset("{lock:api}:lease", "stock", 1).unwrap();
+    let refused = locks.semaphore("api", 2).try_acquire().unwrap_err();
+    let says = refused.to_string();
+    assert!(matches!(refused, Error::WrongKind { .. }), "{says}");
+    assert!(says.contains("`{lock:api}:lease`"), "{says}");
+}
