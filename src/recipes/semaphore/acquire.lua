@@ -18,7 +18,6 @@ end
 
 local ours, permits = our_end(), tonumber(ARGV[3])
 local from_now = string.format('%.0f', now)
-local held = redis.call('ZCOUNT', KEYS[1], from_now, '+inf')
 
 -- Returns the milliseconds until there is a permit, if `count` are held, that is all or more. After
 -- a grant it is the last read: a write ends the tracking of a key, a read starts it again.
@@ -29,6 +28,7 @@ local function until_free(count)
   return awaited[2] and tonumber(awaited[2]) - now or 0
 end
 
+local held = redis.call('ZCOUNT', KEYS[1], from_now, '+inf')
 if not ours and held >= permits then
   return ARGV[5] == '1' and { until_free(held) }
 end
