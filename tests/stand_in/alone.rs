@@ -410,3 +410,18 @@ fn a_failover_forgets_the_last_writes_and_no_others() {
     assert!(locks.lock("c").try_acquire().unwrap().is_some());
     early.release().unwrap_err();
 }
+
+#[test]
+fn a_permit_ends_with_its_own_lease_whoever_holds_another() {
+    let stand_in = StandIn::new();
+    let lock = stand_in.locks().unwrap().semaphore("api", 2);
+    let for_long = |seconds: u32| {
+        let options = Options::new().renewal(false).lease(seconds * SECOND);
+        lock.clone().with(options).try_acquire().unwrap()
+    };
+    let (_first, _second) = (for_long(60), for_long(5));
+    assert!(for_long(60).is_none());
+    stand_in.advance(6 * SECOND);
+    assert_eq!(lock.inspect().unwrap().free_permits(), Some(1));
+    assert!(for_long(60).is_some());
+}
