@@ -21,5 +21,6 @@ mod partner_api;
 mod pictures;
 mod problems;
 mod tracing_events;
+mod transfer;
 mod traps;
 mod wallet;

@@ -1,0 +1,230 @@
+//! Eight threads of two processes move money between accounts, each in any direction, and one of
+//! the processes is killed in the middle of a transfer.
+//!
+//! `cargo run --example transfer [redis://127.0.0.1/]`
+//!
+//! A transfer holds the locks of both accounts. If each thread took them in its own order, one that
+//! has the first account would wait for one that has the second and wants the first: both wait
+//! until their time is over. A `LockSet` takes them in the order of their keys.
+//!
+//! The money is moved by `Leases::transaction`, which writes only while both locks are held. So a
+//! holder that was halted for longer than its leases, or killed before it has written all, writes
+//! nothing.
+//!
+//! It exits with 1 if the sum of all accounts has changed or somebody waited for too long.
+#![allow(clippy::print_stdout, reason = "a program that talks")]
+
+use std::{
+    env,
+    io::{BufRead, BufReader, Read, stdin},
+    process::{self, Child, Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use leasehold::{
+    Error, Leases, Locks, Options, Token,
+    redis::{Client, Commands, Connection},
+};
+
+const ACCOUNTS: usize = 4;
+const FUNDS: i64 = 100;
+/// Of each of the two processes.
+const THREADS: usize = 4;
+/// The second process is killed in the transfer that comes after so many of its own.
+const TRANSFERS_BEFORE: u32 = 25;
+const LEASE: Duration = Duration::from_secs(1);
+/// How long a transfer waits for its locks. Those of the killed process end within a lease.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the first process goes on without the second.
+const ALONE: Duration = Duration::from_secs(2);
+/// Tells the second process which bank it works for.
+const BANK: &str = "LEASEHOLD_TRANSFER_BANK";
+
+fn main() -> Result<()> {
+    let url = env::args().nth(1).unwrap_or("redis://127.0.0.1/".into());
+
+    if let Ok(name) = env::var(BANK) {
+        return Bank::open(&url, name)?.work_until_killed();
+    }
+    let bank = Bank::open(&url, Token::random().to_string())?;
+    let mut conn = Client::open(url.as_str())?.get_connection()?;
+    for account in 0..ACCOUNTS {
+        let () = conn.set(bank.balance(account), FUNDS)?;
+    }
+    let worked = bank.work_beside_another(&url);
+    let checked = worked.and_then(|waits| bank.check(&mut conn, waits));
+    bank.close(&mut conn)?;
+    checked
+}
+
+/// The accounts of one run. All keys have one tag in common, so that a cluster has them in one
+/// slot.
+struct Bank {
+    name: String,
+    locks: Locks,
+}
+
+/// What threads have seen.
+#[derive(Default)]
+struct Seen {
+    moved: u32,
+    /// Transfers that wrote nothing, because a lock was lost before.
+    late: u32,
+    longest_wait: Duration,
+}
+
+impl Bank {
+    fn open(url: &str, name: String) -> Result<Self> {
+        // Without fencing tokens nothing is left on the server.
+        let options = Options::new().lease(LEASE).fencing(false);
+        let locks = Locks::connect(url)?.with(options);
+        Ok(Self { name, locks })
+    }
+
+    fn balance(&self, account: usize) -> String {
+        format!("{{bank:{}}}:balance:{account}", self.name)
+    }
+
+    fn lock_name(&self, account: usize) -> String {
+        format!("{{bank:{}}}:account:{account}", self.name)
+    }
+
+    /// Moves money until another process that does so too was killed, and for a while after it.
+    fn work_beside_another(&self, url: &str) -> Result<Seen> {
+        let other = Command::new(env::current_exe()?)
+            .arg(url)
+            .env(BANK, &self.name)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut other = other.context("cannot start the second process")?;
+        let stop = AtomicBool::new(false);
+        thread::scope(|threads| {
+            let work = || self.work(&stop);
+            let workers: Vec<_> = (0..THREADS).map(|_| threads.spawn(work)).collect();
+            let killed = kill_in_the_middle(&mut other);
+            if killed.is_ok() {
+                thread::sleep(ALONE);
+            }
+            stop.store(true, Ordering::SeqCst);
+            let mut all = Seen::default();
+            for worker in workers {
+                all.add(&worker.join().ok().context("a thread panicked")??);
+            }
+            killed.map(|()| all)
+        })
+    }
+
+    fn work(&self, stop: &AtomicBool) -> Result<Seen> {
+        let mut seen = Seen::default();
+        while !stop.load(Ordering::SeqCst) {
+            self.transfer(&mut seen, |_, _| {})?;
+        }
+        Ok(seen)
+    }
+
+    /// What the second process does.
+    fn work_until_killed(&self) -> Result<()> {
+        thread::spawn(|| {
+            // The pipe ends with the first process, however that ends.
+            let _ = stdin().read(&mut [0]);
+            process::exit(1);
+        });
+        let stop = AtomicBool::new(false);
+        thread::scope(|threads| {
+            for _ in 1..THREADS {
+                threads.spawn(|| self.work(&stop));
+            }
+            let mut seen = Seen::default();
+            while seen.moved < TRANSFERS_BEFORE {
+                self.transfer(&mut seen, |_, _| {})?;
+            }
+            self.transfer(&mut seen, |from, to| {
+                println!("from account {from} to account {to}");
+                thread::sleep(Duration::MAX);
+            })
+        })
+    }
+
+    /// Moves some money, if it is there. `before_writing` is called when both locks are held and
+    /// the balance was read.
+    fn transfer(&self, seen: &mut Seen, before_writing: impl Fn(usize, usize)) -> Result<()> {
+        let from = fastrand::usize(..ACCOUNTS);
+        let to = (from + fastrand::usize(1..ACCOUNTS)) % ACCOUNTS;
+        let amount = fastrand::i64(1..FUNDS / 2);
+        let names = [from, to].map(|account| self.lock_name(account));
+        let asked = Instant::now();
+        let leases = self.locks.all_of(&names).acquire(PATIENCE)?;
+        seen.longest_wait = seen.longest_wait.max(asked.elapsed());
+        let (payer, payee) = (self.balance(from), self.balance(to));
+        let moved = leases.transaction(&[], |conn, pipe| {
+            let funds: i64 = conn.get(&payer)?;
+            before_writing(from, to);
+            if funds < amount {
+                return Ok(false); // nothing is written
+            }
+            pipe.decr(&payer, amount).incr(&payee, amount);
+            Ok(true) // now both are written, or neither
+        });
+        seen.count(moved)?;
+        match leases.release() {
+            Err(Error::Lost { .. }) => Ok(()), // the halt came after the transfer
+            released => Ok(released?),
+        }
+    }
+
+    /// Proves that no money came or went, and that no lock is left to wait for.
+    fn check(&self, conn: &mut Connection, seen: Seen) -> Result<()> {
+        let Seen { moved, late, .. } = seen;
+        println!("the first process moved money {moved} times, and came too late {late} times");
+        println!("its longest wait was {} ms", seen.longest_wait.as_millis());
+        let names: Vec<String> = (0..ACCOUNTS).map(|n| self.lock_name(n)).collect();
+        let all: Leases = self.locks.all_of(&names).acquire(PATIENCE)?;
+        let balances: Vec<i64> = conn.mget(self.balances())?;
+        all.release()?;
+        let sum: i64 = balances.iter().sum();
+        println!("the accounts have {balances:?}: {sum}");
+        ensure!(sum == i64::try_from(ACCOUNTS)? * FUNDS, "money was lost");
+        ensure!(balances.iter().all(|&balance| balance >= 0), "overdrawn");
+        ensure!(moved > 0, "nothing was moved");
+        Ok(())
+    }
+
+    fn balances(&self) -> Vec<String> {
+        (0..ACCOUNTS).map(|n| self.balance(n)).collect()
+    }
+
+    fn close(&self, conn: &mut Connection) -> Result<()> {
+        Ok(conn.del(self.balances())?)
+    }
+}
+
+impl Seen {
+    fn count(&mut self, moved: leasehold::Result<bool>) -> Result<()> {
+        match moved {
+            Err(Error::Lost { .. }) => self.late += 1,
+            moved => self.moved += u32::from(moved?),
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, more: &Self) {
+        self.moved += more.moved;
+        self.late += more.late;
+        self.longest_wait = self.longest_wait.max(more.longest_wait);
+    }
+}
+
+/// Kills the process when it holds both locks of a transfer and has written nothing yet.
+fn kill_in_the_middle(other: &mut Child) -> Result<()> {
+    let says = other.stdout.take().context("no pipe")?;
+    let line = BufReader::new(says).lines().next();
+    other.kill()?;
+    other.wait()?;
+    let transfer = line.context("the second process failed")??;
+    println!("the second process was killed in a transfer {transfer}");
+    Ok(())
+}
