@@ -274,3 +274,23 @@ fn a_drop_beside_a_silent_server_takes_the_time_of_one() {
         server.thaw().unwrap();
     });
 }
+
+/// The order of a set says nothing of a lock that is acquired while the set is held.
+#[test]
+fn a_single_lock_within_a_set_can_close_a_circle_which_ends_with_the_shorter_wait() {
+    unless_halted(|| {
+        let (server, ours, _conn) = bench();
+        let theirs = crate::connect(&server.url());
+        let set = ours.all_of(BOTH).acquire(LONG).unwrap();
+        let single = theirs.lock("c").acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| theirs.all_of(BOTH).acquire(6 * LONG));
+            let error = ours.lock("c").acquire(400 * MS).unwrap_err();
+            assert!(matches!(&error, Error::Contended { context, .. } if context.lock == "c"));
+            assert!(!waiter.is_finished());
+            set.release().unwrap();
+            waiter.join().unwrap().unwrap().release().unwrap();
+        });
+        single.release().unwrap();
+    });
+}

@@ -5,6 +5,7 @@ mod book_semaphore;
 mod callers_clock;
 mod client_under_watch;
 mod counted_twice;
+mod deadlock;
 mod expire_0;
 mod expire_half;
 mod flushall;
@@ -101,6 +102,7 @@ pub(crate) const CHAPTERS: &[(&str, &[Trap])] = &[
             refresh_revives::TRAP,
         ],
     ),
+    ("Several at once", &[deadlock::TRAP]),
     (
         "The market",
         &[

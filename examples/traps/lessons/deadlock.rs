@@ -1,0 +1,87 @@
+//! Two transfers wait for each other.
+//!
+//! A moves money from account 1 to account 2, and B from 2 to 1. Each has locked the account that
+//! it takes from, and waits for the other one. Each renews what it has, so that no lease ends and
+//! lets the other one go on.
+
+use std::thread::scope;
+
+use leasehold::{Leases, Locks};
+
+use crate::prelude::*;
+
+pub(crate) const TRAP: Trap = Trap {
+    name: "deadlock",
+    title: "two who lock two accounts, in two orders, wait for each other",
+    source: "transfers that lock the payer, then the payee, by the book's function, and renew",
+    actors: &["A, from 1 to 2", "B, from 2 to 1"],
+    keys: &[ONE, TWO],
+    classic,
+    ours,
+};
+
+const ONE: &str = "lock:account:1";
+const TWO: &str = "lock:account:2";
+/// How long both want to wait, in milliseconds: longer than their leases of 400 ms.
+const PATIENCE: u64 = 600;
+
+fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut a, mut b) = (redis.client()?, redis.client()?);
+    let [of_a, of_b] = TRAP.actors else {
+        anyhow::bail!("two actors");
+    };
+    scene.send(of_a, &mut a, "SET lock:account:1 A NX PX 400")?;
+    scene.send(of_b, &mut b, "SET lock:account:2 B NX PX 400")?;
+    let mut refused = 0;
+    for moment in (0..=PATIENCE).step_by(300) {
+        scene.wait_until(moment);
+        if moment > 0 {
+            scene.send(of_a, &mut a, "PEXPIRE lock:account:1 400")?;
+            scene.send(of_b, &mut b, "PEXPIRE lock:account:2 400")?;
+        }
+        let to_2 = scene.send(of_a, &mut a, "SET lock:account:2 A NX PX 400")?;
+        let to_1 = scene.send(of_b, &mut b, "SET lock:account:1 B NX PX 400")?;
+        refused += u32::from(to_2.is_nil() && to_1.is_nil());
+    }
+    scene.goes_wrong(
+        refused == 3,
+        "Each has what the other one wants, and keeps it: both give up when their time is over.",
+    )
+}
+
+fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let [of_a, of_b] = TRAP.actors else {
+        anyhow::bail!("two actors");
+    };
+    let [a, b] = [
+        Locks::new(&redis.pool)?.all_of(["account:1", "account:2"]),
+        Locks::new(&redis.pool)?.all_of(["account:2", "account:1"]),
+    ];
+    let first = a.acquire(secs(5))?;
+    knows(scene, &first, "A")?;
+    scene.tell(of_a, "all_of([1, 2])\nacquire: granted")?;
+    let (waited, second) = scope(|threads| -> Result<_> {
+        let waiter = threads.spawn(|| b.acquire(secs(5)));
+        scene.wait_until(300);
+        let waits = !waiter.is_finished();
+        scene.tell(of_b, "all_of([2, 1])\nacquire: waits for 1, has nothing")?;
+        first.release()?;
+        let second = waiter.join().ok().context("B fails")??;
+        Ok((waits, second))
+    })?;
+    knows(scene, &second, "B")?;
+    scene.tell(of_b, "granted, when A has released")?;
+    second.release()?;
+    scene.goes_right(
+        waited,
+        "Each asks in the order of the keys, so whoever waits has nothing that the other wants.",
+    )
+}
+
+fn knows(scene: &mut Scene, leases: &Leases, actor: &str) -> Result<()> {
+    for name in ["account:1", "account:2"] {
+        let lease = leases.get(name).context("it is in the set")?;
+        scene.knows(lease.token(), actor);
+    }
+    Ok(())
+}
