@@ -156,5 +156,6 @@ fn color(strategy: Strategy) -> RGBColor {
         Strategy::Watch => RGBColor(213, 94, 0),
         Strategy::MarketLock => RGBColor(150, 150, 150),
         Strategy::ItemLock => RGBColor(0, 114, 178),
+        Strategy::TwoLocks => RGBColor(86, 180, 233),
     }
 }

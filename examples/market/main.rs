@@ -1,4 +1,4 @@
-//! The market of *Redis in Action*, section 6.2, on a real Redis: three loads by three ways of buying, side by side.
+//! The market of *Redis in Action*, section 6.2, on a real Redis: three loads by four ways of buying, side by side.
 //!
 //! `cargo run --release --example market` starts a private server, runs everything on it and stops it again.
 //! `… --example market -- --help` tells what can be chosen.
@@ -21,6 +21,7 @@ mod options;
 )]
 #[path = "../../tests/common/server.rs"]
 mod server;
+mod several;
 mod simulation;
 mod stage;
 mod table;

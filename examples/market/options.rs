@@ -7,7 +7,7 @@ use clap::{Parser, ValueEnum, value_parser};
 
 use crate::trade::Strategy;
 
-/// The market of "Redis in Action" on a real Redis: three loads by three ways of buying, side by side
+/// The market of "Redis in Action" on a real Redis: three loads by four ways of buying, side by side
 #[derive(Debug, Parser)]
 #[command(name = "market")]
 pub(crate) struct Options {
@@ -45,6 +45,7 @@ enum Choice {
     Watch,
     MarketLock,
     ItemLock,
+    TwoLocks,
     All,
 }
 
@@ -100,6 +101,7 @@ impl Options {
             Choice::Watch => vec![Strategy::Watch],
             Choice::MarketLock => vec![Strategy::MarketLock],
             Choice::ItemLock => vec![Strategy::ItemLock],
+            Choice::TwoLocks => vec![Strategy::TwoLocks],
             Choice::All => Strategy::ALL.to_vec(),
         }
     }

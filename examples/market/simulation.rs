@@ -8,11 +8,12 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
-use leasehold::{Cancel, Pool, redis::Client};
+use leasehold::{Cancel, Locks, Pool, redis::Client};
 
 use crate::{
     invariants::Audit,
     options::{Cell, Load, Options},
+    several,
     stage::{Stage, Stock},
     trade::{Sales, Shift, buy_items, list_items},
 };
@@ -60,15 +61,17 @@ pub(crate) fn run(
         listers: most(|cell| cell.load.listers),
         buyers: most(|cell| cell.load.buyers),
     };
+    let client = Client::open(url).context("cannot read the URL")?;
     let pool = Pool::builder()
         .max_size(u32::from(everybody.listers + everybody.buyers))
-        .build(&Client::open(url).context("cannot read the URL")?)?;
+        .build(&client)?;
 
     let all_users = Stage::new(everybody);
     all_users.claim(&pool)?;
     let progress = progress_bar(&cells, options.seconds)?;
     let simulation = Simulation {
         pool: &pool,
+        locks: several::locks(&client, u32::from(everybody.buyers))?,
         seconds: options.seconds,
         interrupted,
         progress: &progress,
@@ -89,6 +92,7 @@ fn progress_bar(cells: &[Cell], seconds: Duration) -> anyhow::Result<ProgressBar
 
 struct Simulation<'a> {
     pool: &'a Pool,
+    locks: Locks,
     seconds: Duration,
     interrupted: &'a Cancel,
     progress: &'a ProgressBar,
@@ -141,7 +145,8 @@ impl Simulation<'_> {
             }
             let mut buyers = Vec::new();
             for (buyer, mut conn) in stage.buyers.iter().zip(buyer_connections) {
-                let buy = move || buy_items(&mut conn, cell.strategy, buyer, shift);
+                let locks = &self.locks;
+                let buy = move || buy_items(&mut conn, locks, cell.strategy, buyer, shift);
                 buyers.push(start(scope, shift, buy)?);
             }
             self.show_progress(shift);

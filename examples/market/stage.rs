@@ -108,7 +108,7 @@ impl Stage {
 
 /// A seller's goods, without end: when the inventory is sold out, the next batch goes into it.
 ///
-/// One SADD for a thousand listings, the same in all three ways of trading, so it weighs next to nothing in what is
+/// One SADD for a thousand listings, the same in all ways of trading, so it weighs next to nothing in what is
 /// measured. It and the count in Redis of what was made are one transaction.
 #[derive(Debug)]
 pub(crate) struct Stock {

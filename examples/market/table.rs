@@ -10,7 +10,7 @@ use crate::{
 
 /// What may be compared with another run.
 const STABLE: [&str; 3] = [
-    "Stable from run to run: the rows of both locks have no retries, the rows of WATCH have some at each load, and with 5",
+    "Stable from run to run: the rows of the locks have no retries, the rows of WATCH have some at each load, and with 5",
     "listers WATCH starts again more often than it buys. All other figures depend on the machine and on what else",
     "it does: compare them within a run.",
 ];

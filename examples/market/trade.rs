@@ -1,4 +1,4 @@
-//! The three ways to trade, and the threads that do: a lister lists without end, a buyer buys whatever is there.
+//! The four ways to trade, and the threads that do: a lister lists without end, a buyer buys whatever is there.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -10,14 +10,14 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use hdrhistogram::Histogram;
 use leasehold::{
-    Cancel, Listing, Purchase, list_item, list_item_with_lock, list_item_with_market_lock,
+    Cancel, Listing, Locks, Purchase, list_item, list_item_with_lock, list_item_with_market_lock,
     market::{MARKET, MarketLock, split_listing},
     purchase_item, purchase_item_with_lock, purchase_item_with_market_lock,
     redis::{Commands, Connection},
 };
 use serde::Serialize;
 
-use crate::stage::Stock;
+use crate::{several::purchase_item_with_locks, stage::Stock};
 
 /// How long a buyer waits who finds the market empty.
 const EMPTY_MARKET_PAUSE: Duration = Duration::from_millis(1);
@@ -34,16 +34,24 @@ pub(crate) enum Strategy {
     MarketLock,
     /// A lock for each item.
     ItemLock,
+    /// A buyer locks the item and itself.
+    TwoLocks,
 }
 
 impl Strategy {
-    pub(crate) const ALL: [Self; 3] = [Self::Watch, Self::MarketLock, Self::ItemLock];
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Watch,
+        Self::MarketLock,
+        Self::ItemLock,
+        Self::TwoLocks,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Watch => "WATCH",
             Self::MarketLock => "market lock",
             Self::ItemLock => "item lock",
+            Self::TwoLocks => "two locks",
         }
     }
 
@@ -59,13 +67,14 @@ impl Strategy {
             Self::MarketLock => {
                 list_item_with_market_lock(conn, MarketLock::Article, item, seller, price)
             }
-            Self::ItemLock => list_item_with_lock(conn, item, seller, price),
+            Self::ItemLock | Self::TwoLocks => list_item_with_lock(conn, item, seller, price),
         }
     }
 
     fn purchase(
         self,
         conn: &mut Connection,
+        locks: &Locks,
         buyer: &str,
         offer: &Offer,
     ) -> anyhow::Result<Purchase> {
@@ -81,6 +90,7 @@ impl Strategy {
                 Some(price),
             ),
             Self::ItemLock => purchase_item_with_lock(conn, buyer, item, seller, Some(price)),
+            Self::TwoLocks => purchase_item_with_locks(locks, buyer, offer),
         }
     }
 }
@@ -170,6 +180,7 @@ impl Sales {
 /// Buys random items until the shift ends.
 pub(crate) fn buy_items(
     conn: &mut Connection,
+    locks: &Locks,
     strategy: Strategy,
     buyer: &str,
     shift: &Shift<'_>,
@@ -182,7 +193,7 @@ pub(crate) fn buy_items(
             continue;
         };
         let started = Instant::now();
-        let purchase = strategy.purchase(conn, buyer, &offer)?;
+        let purchase = strategy.purchase(conn, locks, buyer, &offer)?;
         let ended = Instant::now();
 
         waited += ended - started;
@@ -206,10 +217,10 @@ pub(crate) fn buy_items(
 }
 
 /// An item of somebody's that is for sale.
-struct Offer {
-    item: String,
-    seller: String,
-    price: u64,
+pub(crate) struct Offer {
+    pub(crate) item: String,
+    pub(crate) seller: String,
+    pub(crate) price: u64,
 }
 
 impl Offer {

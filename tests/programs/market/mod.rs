@@ -36,14 +36,14 @@ fn keys(conn: &mut Connection) -> Vec<String> {
 #[test]
 fn runs_that_take_their_time() {
     let cases: [fn(); 3] = [
-        a_default_run_reports_nine_cells_and_stops_its_server,
+        a_default_run_reports_each_cell_and_stops_its_server,
         one_load_by_one_way_on_a_given_server_leaves_it_as_it_was,
         money_and_items_that_appear_during_a_run_are_found,
     ];
     at_once(cases, |case| case());
 }
 
-fn a_default_run_reports_nine_cells_and_stops_its_server() {
+fn a_default_run_reports_each_cell_and_stops_its_server() {
     let folder = tempfile::tempdir().unwrap();
     let (json_file, chart) = (folder.path().join("a.json"), folder.path().join("a.svg"));
     let wrapper = Wrapper::new();
@@ -68,7 +68,8 @@ fn a_default_run_reports_nine_cells_and_stops_its_server() {
     let expected: Vec<_> = [(1, 1), (5, 1), (5, 5)]
         .into_iter()
         .flat_map(|(listers, buyers)| {
-            ["watch", "market-lock", "item-lock"].map(|strategy| (listers, buyers, strategy))
+            ["watch", "market-lock", "item-lock", "two-locks"]
+                .map(|strategy| (listers, buyers, strategy))
         })
         .collect();
     assert_eq!(cells, expected);
@@ -78,7 +79,13 @@ fn a_default_run_reports_nine_cells_and_stops_its_server() {
     let svg = fs::read_to_string(&chart).unwrap();
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
     let table = stdout(&output);
-    for text in ["WATCH", "market lock", "item lock", "5 listers, 1 buyer"] {
+    for text in [
+        "WATCH",
+        "market lock",
+        "item lock",
+        "two locks",
+        "5 listers, 1 buyer",
+    ] {
         assert!(table.contains(text), "{table}");
         assert!(svg.contains(text), "{svg}");
     }
