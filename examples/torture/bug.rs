@@ -6,7 +6,7 @@ use anyhow::ensure;
 
 use crate::{
     checks::Checker,
-    options::{Options, Topology},
+    options::{Only, Options, Topology},
     round::Round,
 };
 
@@ -20,6 +20,8 @@ const BUGS: &[(&str, Checker)] = &[
     ("permit-taken-back", Checker::Exclusion),
     // A waiter does not ask while a permit is free.
     ("permit-sleeper", Checker::Free),
+    // A set is taken in the caller's order, and waits for another in a circle.
+    ("callers-order", Checker::Free),
     // A writer is in who was not let in.
     ("writer-beside-readers", Checker::Exclusion),
     // Fencing numbers are rounded, so that holds have the same one.
@@ -61,6 +63,11 @@ pub(crate) fn needs(bug: &str) -> Option<(Topology, &'static str)> {
         "long-lease" => Some((Topology::One, "kill-holder")),
         _ => None,
     }
+}
+
+/// What a bug needs the workers to do.
+pub(crate) fn only(bug: &str) -> Option<Only> {
+    (bug == "callers-order").then_some(Only::Sets)
 }
 
 /// Not each time, where it is of several servers: that is not one of `all`.

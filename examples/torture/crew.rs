@@ -5,7 +5,7 @@ use std::{collections::HashMap, env, path::PathBuf, process::Command, sync::Pois
 use crate::{
     clock::{Nanos, now},
     faults::{self, Target},
-    options::Topology,
+    options::{Only, Topology},
     role::{Part, Role},
     worker::Plan,
 };
@@ -31,7 +31,7 @@ pub(crate) struct Crew {
     pub(crate) seed: u64,
     pub(crate) trades: bool,
     pub(crate) long_in: u32,
-    pub(crate) permits: Option<u32>,
+    pub(crate) only: Option<Only>,
     pub(crate) bug: Option<String>,
     pub(crate) topology: Topology,
     pub(crate) url: String,
@@ -66,7 +66,7 @@ impl Crew {
             pool: if worker % 4 == 2 { 1 } else { 8 },
             trades: self.trades,
             long_in: self.long_in,
-            permits: self.permits,
+            only: self.only,
             bug: self.bug.clone(),
             programs: self.programs.clone(),
             has_own_clock: clock.is_some(),

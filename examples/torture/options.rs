@@ -40,6 +40,10 @@ pub(crate) struct Options {
     #[arg(long, value_delimiter = ',', conflicts_with = "pairs", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) permits: Vec<u32>,
 
+    /// Nothing but sets of two of sixteen locks, in sixteen threads of each worker, and single locks beside them
+    #[arg(long, conflicts_with_all = ["pairs", "permits"])]
+    pub(crate) sets: bool,
+
     /// Do not make faults: check as many acquire and release pairs as can be made
     #[arg(long)]
     pub(crate) pairs: bool,
@@ -55,6 +59,15 @@ pub(crate) struct Options {
     /// One object on stdout instead of a table
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What a round of one sort of locks has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Only {
+    /// Semaphores, of so many permits.
+    Permits(u32),
+    /// Sets of locks, and single ones of the same names.
+    Sets,
 }
 
 /// Which servers a round starts.
@@ -90,11 +103,14 @@ impl Options {
         })
     }
 
-    /// Of a round of nothing but semaphores.
-    pub(crate) fn permits_of_round(&self, number: u64) -> Option<u32> {
+    /// `None`: a round of everything.
+    pub(crate) fn only_of_round(&self, number: u64) -> Option<Only> {
+        if self.sets {
+            return Some(Only::Sets);
+        }
         let numbers = u64::try_from(self.permits.len()).unwrap_or(0).max(1);
         let at = usize::try_from(number % numbers).unwrap_or(0);
-        self.permits.get(at).copied()
+        self.permits.get(at).copied().map(Only::Permits)
     }
 
     /// The kinds of faults that are wanted. An unknown name is an error of the user.

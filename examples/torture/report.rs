@@ -4,7 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::{checks::Checker, faults, options::Options, round::Outcome};
+use crate::{
+    checks::{Checker, Waited},
+    faults,
+    options::Options,
+    round::Outcome,
+};
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
@@ -20,6 +25,11 @@ pub(crate) struct Report {
     /// Acquires that were granted and ended, by job.
     pairs: BTreeMap<String, u64>,
     pairs_in_all: u64,
+    /// Of those, by job.
+    longest_wait_of_job_ms: BTreeMap<String, f64>,
+    mean_wait_of_job_ms: BTreeMap<String, f64>,
+    #[serde(skip)]
+    waited: BTreeMap<String, Waited>,
     waits_judged: u64,
     longest_wait_ms: f64,
     /// Where nobody can have kept the waiter out.
@@ -61,6 +71,9 @@ impl Report {
             seconds: 0.0,
             pairs: BTreeMap::new(),
             pairs_in_all: 0,
+            longest_wait_of_job_ms: BTreeMap::new(),
+            mean_wait_of_job_ms: BTreeMap::new(),
+            waited: BTreeMap::new(),
             waits_judged: 0,
             longest_wait_ms: 0.0,
             longest_wait_beside_a_free_lock_ms: 0.0,
@@ -112,6 +125,16 @@ impl Report {
                     .not_announced
                     .push(format!("round {}: {violation}", self.rounds - 1)),
             }
+        }
+        for (job, waited) in figures.waited {
+            let all = self.waited.entry(job.clone()).or_default();
+            all.times += waited.times;
+            all.in_all += waited.in_all;
+            all.longest = all.longest.max(waited.longest);
+            let mean = in_ms(all.in_all / all.times.max(1));
+            let longest = in_ms(all.longest);
+            self.mean_wait_of_job_ms.insert(job.clone(), mean);
+            self.longest_wait_of_job_ms.insert(job, longest);
         }
         self.waits_judged += figures.waits;
         self.longest_wait_ms = self.longest_wait_ms.max(in_ms(figures.longest_wait));
@@ -177,9 +200,19 @@ impl Report {
                 by.join(", ")
             );
         }
-        println!("\n{:22} {:>9}", "job", "pairs");
+        println!(
+            "\n{:22} {:>9} {:>10} {:>13}",
+            "job", "pairs", "mean wait", "longest wait"
+        );
         for (job, count) in &self.pairs {
-            println!("{job:22} {count:>9}");
+            let of_job = |waits: &BTreeMap<String, f64>| {
+                waits
+                    .get(job)
+                    .map_or("-".to_owned(), |ms| format!("{ms:.0} ms"))
+            };
+            let mean = of_job(&self.mean_wait_of_job_ms);
+            let longest = of_job(&self.longest_wait_of_job_ms);
+            println!("{job:22} {count:>9} {mean:>10} {longest:>13}");
         }
         println!(
             "\n{} pairs; {} waits judged, the longest {:.0} ms, {:.0} ms of one beside a free lock; {} holds halted past their lease",

@@ -23,12 +23,12 @@ use crate::{
     faults::{self, AtClients, AtServer, AtSeveral, Fault, Kind, in_turn},
     history::{self, Record},
     left::{left_on_the_server, processes_left},
-    options::{Options, Topology},
+    options::{Only, Options, Topology},
     servers::Servers,
     stage::{Stage, build_client_clock},
     stalls::Stalls,
     sums::{self, TRANSFERS},
-    worker::{EVERYDAY_THREADS, LONG_LEASE, Money, PERMIT_THREADS, endow_accounts},
+    worker::{LONG_LEASE, Money, endow_accounts, threads_of_a_worker},
 };
 
 /// No faults at the end, so that everything can come to rest.
@@ -43,8 +43,8 @@ pub(crate) struct Round {
     kinds: Vec<&'static Kind>,
     workers: u32,
     topology: Topology,
-    /// Of nothing but semaphores.
-    permits: Option<u32>,
+    /// Of one sort of locks.
+    only: Option<Only>,
     bug: Option<String>,
 }
 
@@ -80,7 +80,7 @@ impl Round {
             kinds,
             workers: options.workers,
             topology: options.topology,
-            permits: options.permits_of_round(number),
+            only: options.only_of_round(number),
             bug: None,
         }
     }
@@ -97,7 +97,7 @@ impl Round {
             kinds: faults::kinds(topology).filter(needed).collect(),
             workers: options.workers,
             topology,
-            permits: options.permits_of_round(seed),
+            only: bug::only(bug).or_else(|| options.only_of_round(seed)),
             bug: Some(bug.to_owned()),
         }
     }
@@ -124,12 +124,12 @@ impl Round {
             seed: self.seed,
             trades: self.trades(),
             // Where only a few kinds are wanted, they are to meet holders.
-            long_in: if matches!(self.kinds.len(), 1..=3) {
+            long_in: if matches!(self.kinds.len(), 1..=3) && self.only != Some(Only::Sets) {
                 3
             } else {
                 30
             },
-            permits: self.permits,
+            only: self.only,
             bug: self.bug.clone(),
             topology: self.topology,
             url: stage.servers.url(),
@@ -153,7 +153,12 @@ impl Round {
 
         let records = history::read(stage.folder.path())?;
         let money = money.filter(|_| self.trades());
-        violations.extend(sums::check(&stage, &records, killed.len(), money)?);
+        violations.extend(sums::check(
+            &stage,
+            &records,
+            killed.len() * self.commits_at_once(),
+            money,
+        )?);
         if !with_clock {
             for mut conn in stage.judges()? {
                 violations.extend(left_on_the_server(&mut conn, self.longest_left()));
@@ -208,7 +213,8 @@ impl Round {
             proxy: stage.proxy.as_ref(),
             urls: stage.servers.urls(),
             targets,
-            jobs: self.permits.map_or(EVERYDAY_THREADS, |_| PERMIT_THREADS),
+            jobs: threads_of_a_worker(self.only),
+            locks: faults::locks_hit(self.only),
             random: fastrand::Rng::with_seed(self.seed ^ 2),
             armed: Vec::new(),
             proxied_until: crew.until,
@@ -268,14 +274,14 @@ impl Round {
                     folder,
                     has_clock,
                     clock_ahead: 0,
-                    locks: faults::locks_hit(self.permits.is_some()),
+                    locks: faults::locks_hit(self.only),
                     random,
                 };
                 in_turn(&mut at, kinds, go_on, log);
             }
             Servers::Watched(group) => {
                 in_turn(
-                    &mut AtSeveral::new(group, self.permits.is_some(), random),
+                    &mut AtSeveral::new(group, self.only, random),
                     kinds,
                     go_on,
                     log,
@@ -283,7 +289,7 @@ impl Round {
             }
             Servers::Sharded(cluster) => {
                 in_turn(
-                    &mut AtSeveral::new(cluster, self.permits.is_some(), random),
+                    &mut AtSeveral::new(cluster, self.only, random),
                     kinds,
                     go_on,
                     log,
@@ -314,6 +320,14 @@ impl Round {
         match self.topology {
             Topology::One => millis(3_000),
             _ => nanos(LONG_LEASE) + millis(2_000),
+        }
+    }
+
+    /// By a worker: a killed one can tell nothing of these.
+    fn commits_at_once(&self) -> usize {
+        match self.only {
+            None => 1,
+            only => threads_of_a_worker(only),
         }
     }
 

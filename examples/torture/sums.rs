@@ -15,9 +15,10 @@ pub(crate) const COMMITS: &str = "{lock:m1}:number";
 pub(crate) const PLAIN: &str = "{lock:p0}:number";
 pub(crate) const ONCE: &str = "{lock:c0}:number";
 pub(crate) const PERMITS: &str = "{lock:n0}:number";
+pub(crate) const SETS: &str = "{lock:a00}:number";
 pub(crate) const TRANSFERS: &str = "{w}:number";
 
-/// `killed`: that many workers can tell nothing of their last commit. `money`: what the market had, if it is judged.
+/// `killed`: of so many commits of workers that were killed nobody can tell. `money`: what the market had, if it is judged.
 pub(crate) fn check(
     stage: &Stage,
     records: &[Record],
@@ -27,7 +28,7 @@ pub(crate) fn check(
     let whole = Span { from: 0, to: now() };
     let mut found = Vec::new();
     let mut say = |what: String| found.push(Violation::new(Checker::Sums, "", whole, what));
-    for number in [COMMITS, PLAIN, ONCE, PERMITS, TRANSFERS] {
+    for number in [COMMITS, PLAIN, ONCE, PERMITS, SETS, TRANSFERS] {
         let of_number = records.iter().filter_map(|record| match record {
             Record::Added { number: of, done } if of == number => Some(*done),
             _ => None,

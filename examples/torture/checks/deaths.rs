@@ -39,7 +39,11 @@ pub(super) fn time(
             .filter(|granted| granted.at > killed)
             .map(|granted| granted.at)
             .min();
-        let stood_beside_it = |hold: &Hold| {
+        let is_late_for_it = |hold: &Hold| {
+            // Who waits for several may have waited for another.
+            if hold.asked.job == "set" {
+                return false;
+            }
             let free = longest_free(hold, in_time, taken, &[&excuses(hold, in_time)]);
             free.is_some_and(|free| free.length() >= SLACK)
         };
@@ -49,7 +53,7 @@ pub(super) fn time(
             Some(next) if !is_disturbed && !is_late && waited_until(killed).next().is_some() => {
                 figures.deaths.push(next - killed);
             }
-            Some(next) if !is_disturbed && waited_until(until).any(stood_beside_it) => {
+            Some(next) if !is_disturbed && waited_until(until).any(is_late_for_it) => {
                 figures.deaths.push(next - killed);
                 figures.deaths_late += 1;
             }

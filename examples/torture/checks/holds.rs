@@ -154,6 +154,12 @@ impl Holds {
         }
         let mut by_lock: HashMap<String, Vec<Hold>> = HashMap::new();
         for (_, mut hold) in by_id {
+            if let (Some(_), Some(waited)) = (&hold.granted, hold.waited()) {
+                let of_job = figures.waited.entry(hold.asked.job.clone()).or_default();
+                of_job.times += 1;
+                of_job.in_all += waited.length();
+                of_job.longest = of_job.longest.max(waited.length());
+            }
             if hold.ended.is_none() && hold.refused.is_none() {
                 hold.killed = evidence.killed.get(&hold.asked.worker).copied();
             }

@@ -193,6 +193,14 @@ impl fmt::Display for Violation {
     }
 }
 
+/// How long a job has waited for its locks, and how often.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Waited {
+    pub(crate) times: u64,
+    pub(crate) in_all: Nanos,
+    pub(crate) longest: Nanos,
+}
+
 /// What was measured beside.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
@@ -209,6 +217,8 @@ pub(crate) struct Figures {
     pub(crate) writes: u64,
     pub(crate) writes_refused: u64,
     pub(crate) longest_wait: Nanos,
+    /// Of acquires that were granted, by job.
+    pub(crate) waited: HashMap<String, Waited>,
     /// Of waits of 50 ms and more, beside a lock or a permit that nobody can have had.
     pub(crate) longest_beside_a_free_lock: Nanos,
     /// Waits that were looked at for having slept beside a free lock.

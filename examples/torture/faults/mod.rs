@@ -28,7 +28,7 @@ use crate::{
     checks::Checker,
     clock::{Nanos, millis, now},
     common::{Cluster, Proxy, Sentinels, Server},
-    options::Topology,
+    options::{Only, Topology},
     stage,
 };
 pub(crate) use made::{Fault, Log, Maker, in_turn};
@@ -47,12 +47,18 @@ pub(crate) fn is_replicated(lock: &str) -> bool {
     [REPLICATED, REPLICATED_PERMITS].contains(&lock)
 }
 
+/// The locks of which sets are taken.
+pub(crate) const OF_SETS: &[&str] = &[
+    "a00", "a01", "a02", "a03", "a04", "a05", "a06", "a07", "a08", "a09", "a10", "a11", "a12",
+    "a13", "a14", "a15",
+];
+
 /// Those that faults of one lock are made to.
-pub(crate) fn locks_hit(only_semaphores: bool) -> &'static [&'static str] {
-    if only_semaphores {
-        &SEMAPHORES[..1]
-    } else {
-        LOCKS
+pub(crate) fn locks_hit(only: Option<Only>) -> &'static [&'static str] {
+    match only {
+        None => LOCKS,
+        Some(Only::Permits(_)) => &SEMAPHORES[..1],
+        Some(Only::Sets) => OF_SETS,
     }
 }
 
@@ -118,6 +124,8 @@ pub(crate) struct AtClients<'a> {
     pub(crate) targets: &'a Targets,
     /// How many threads with jobs a worker has at least.
     pub(crate) jobs: usize,
+    /// Those whose holders are hit.
+    pub(crate) locks: &'static [&'static str],
     pub(crate) random: fastrand::Rng,
     /// What waits in the proxy for a command that has not come yet.
     pub(crate) armed: Vec<Armed>,

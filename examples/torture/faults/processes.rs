@@ -5,7 +5,7 @@ use std::{thread, time::Duration};
 use leasehold::redis::{Commands, Connection};
 use nix::sys::signal::Signal;
 
-use super::{AtClients, Hit, Kind, LOCKS, Made, Make, SEMAPHORES, Target};
+use super::{AtClients, Hit, Kind, Made, Make, SEMAPHORES, Target};
 use crate::{checks::Checker, role::Part};
 
 pub(super) const KINDS: &[Kind] = &[
@@ -105,7 +105,7 @@ fn hit(targets: &[Target]) -> Option<Hit> {
 fn holders(at: &mut AtClients<'_>) -> anyhow::Result<Vec<Target>> {
     let mut conns = at.operators()?;
     let mut found: Vec<Target> = Vec::new();
-    for lock in LOCKS {
+    for lock in at.locks {
         for target in holders_at_any(&mut conns, lock, &at.targets())? {
             if found.iter().all(|other| other.worker != target.worker) {
                 found.push(target);

@@ -4,11 +4,12 @@ use std::{thread, time::Duration};
 
 use leasehold::redis::{Commands, pipe};
 
-use super::{Hit, Kind, Log, Made, Make, Maker, REPLICATED, SEMAPHORES, made::note};
+use super::{Hit, Kind, Log, Made, Make, Maker, OF_SETS, REPLICATED, SEMAPHORES, made::note};
 use crate::{
     checks::Checker,
     clock::{Nanos, millis, now},
     common::{Cluster, Sentinels, Server},
+    options::Only,
     stage,
 };
 
@@ -44,7 +45,7 @@ pub(super) const BY_ITSELF: &Kind = &Kind {
 pub(crate) struct AtSeveral<'a, S> {
     pub(super) servers: &'a mut S,
     pub(super) random: fastrand::Rng,
-    only_semaphores: bool,
+    only: Option<Only>,
     masters: Masters,
 }
 
@@ -78,11 +79,11 @@ impl Several for Cluster {
 
 #[allow(private_bounds, reason = "of two types that everybody knows")]
 impl<'a, S: Several> AtSeveral<'a, S> {
-    pub(crate) fn new(servers: &'a mut S, only_semaphores: bool, random: fastrand::Rng) -> Self {
+    pub(crate) fn new(servers: &'a mut S, only: Option<Only>, random: fastrand::Rng) -> Self {
         let mut at = Self {
             servers,
             random,
-            only_semaphores,
+            only,
             masters: Masters::default(),
         };
         at.masters.replaced = true;
@@ -114,18 +115,19 @@ impl<'a, S: Several> AtSeveral<'a, S> {
 
     /// A lock of which some leases are longer than a failover takes.
     pub(super) fn lock_with_long_leases(&mut self) -> &'static str {
-        let [one, other] = match (self.only_semaphores, SEMAPHORES) {
-            (true, [one, other]) => [*one, *other],
+        let [one, other] = match (self.only, SEMAPHORES) {
+            (Some(Only::Permits(_)), [one, other]) => [*one, *other],
+            (Some(Only::Sets), _) => [OF_SETS[0], OF_SETS[1]],
             _ => ["m0", REPLICATED],
         };
         if self.random.bool() { one } else { other }
     }
 
     pub(super) fn some_lock(&mut self) -> &'static str {
-        let locks = if self.only_semaphores {
-            SEMAPHORES
-        } else {
-            ALL_LOCKS
+        let locks = match self.only {
+            None => ALL_LOCKS,
+            Some(Only::Permits(_)) => SEMAPHORES,
+            Some(Only::Sets) => OF_SETS,
         };
         locks[self.random.usize(..locks.len())]
     }

@@ -214,6 +214,12 @@ impl Hand {
         }
     }
 
+    /// It was not granted for good, and may have been held for a while before.
+    pub(crate) fn gave_up(&mut self, id: u64) {
+        let (at, unknown) = (now(), true);
+        self.writer.write(&Record::Refused { id, at, unknown });
+    }
+
     fn note_how_long_it_was_kept_ready(&mut self, id: u64) {
         let by = kept_ready().saturating_sub(self.asked.1);
         if self.asked.0 == id && by > USUAL {

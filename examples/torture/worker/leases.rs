@@ -35,6 +35,8 @@ pub(super) struct Way {
     /// Whether the token may be known: a lock whose token is known is not handed over.
     tells_token: bool,
     lease: Duration,
+    /// For how long it waits, unless that is left to chance.
+    wait: Option<Duration>,
 }
 
 impl Way {
@@ -45,11 +47,19 @@ impl Way {
             owner: None,
             tells_token: true,
             lease: LEASE,
+            wait: None,
         }
     }
 
     pub(super) fn lasting(self, lease: Duration) -> Self {
         Self { lease, ..self }
+    }
+
+    pub(super) fn waiting(self, wait: Duration) -> Self {
+        Self {
+            wait: Some(wait),
+            ..self
+        }
     }
 }
 
@@ -279,7 +289,7 @@ pub(super) fn fork_while_held(hand: &mut Hand) -> anyhow::Result<()> {
 
 /// Takes the lock and gives it back, in one of the ways that there are.
 pub(super) fn take(hand: &mut Hand, lock: &Lock, way: &Way, beside: Beside<'_>) {
-    let timeout = hand.timeout();
+    let timeout = way.wait.unwrap_or_else(|| hand.timeout());
     let renews_once = hand.chance(12);
     let is_permit = matches!(way.mode, Mode::Permit(_));
     // The end of a permit tells when it was granted: all of its leases are as long.

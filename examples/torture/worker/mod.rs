@@ -9,6 +9,7 @@ mod once;
 mod permits;
 mod plain;
 mod reach;
+mod sets;
 mod transfers;
 
 use std::{
@@ -29,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     clock::{Nanos, millis, nanos, now},
     history::{Record, Writer},
-    options::Topology,
+    options::{Only, Topology},
     stage::operator,
 };
 use hand::Hand;
@@ -76,9 +77,24 @@ const JOBS: &[(&str, usize, Turn)] = &[
 
 /// With nothing but semaphores.
 const PERMIT_JOBS: &[(&str, usize, Turn)] = &[("permit", PERMIT_THREADS, permits::permit)];
-pub(crate) const PERMIT_THREADS: usize = 8;
+const PERMIT_THREADS: usize = 8;
+/// With nothing but sets, and single locks of the same names.
+const SET_JOBS: &[(&str, usize, Turn)] = &[
+    ("set", 16, sets::set),
+    ("single", 4, sets::single),
+    ("any-order", 1, sets::any_order),
+];
+const SET_THREADS: usize = 21;
+const EVERYDAY_THREADS: usize = 20;
+
 /// A worker that has so many threads has begun all of its jobs.
-pub(crate) const EVERYDAY_THREADS: usize = 20;
+pub(crate) fn threads_of_a_worker(only: Option<Only>) -> usize {
+    match only {
+        None => EVERYDAY_THREADS,
+        Some(Only::Permits(_)) => PERMIT_THREADS,
+        Some(Only::Sets) => SET_THREADS,
+    }
+}
 
 /// What only some servers have, and only some workers.
 fn has_job(plan: &Plan, job: &str) -> bool {
@@ -132,8 +148,8 @@ pub(crate) struct Plan {
     /// One hold in so many is a long one.
     pub(crate) long_in: u32,
     pub(crate) bug: Option<String>,
-    /// Only semaphores, of so many permits.
-    pub(crate) permits: Option<u32>,
+    /// One sort of locks.
+    pub(crate) only: Option<Only>,
     /// Programs that are there.
     pub(crate) programs: HashMap<String, String>,
     /// Its clock runs fast or slow: its leases end a little sooner by it than on the server.
@@ -168,9 +184,10 @@ pub(crate) fn work(plan: &Plan) -> anyhow::Result<()> {
             at: now(),
         });
     }
-    let (everyday, rare) = match plan.permits {
-        Some(_) => (PERMIT_JOBS, &[][..]),
+    let (everyday, rare) = match plan.only {
         None => (JOBS, RARE_JOBS),
+        Some(Only::Permits(_)) => (PERMIT_JOBS, &[][..]),
+        Some(Only::Sets) => (SET_JOBS, &[][..]),
     };
     let everyday = everyday
         .iter()

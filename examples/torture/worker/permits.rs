@@ -19,7 +19,7 @@ use crate::{
     clock::now,
     faults::{REPLICATED_PERMITS, SEMAPHORES},
     history::Mode,
-    options::Topology,
+    options::{Only, Topology},
     sums::PERMITS,
 };
 
@@ -28,7 +28,10 @@ const USUAL: u32 = 3;
 
 /// Holds one of so many, and commits now and then beside the other holders.
 pub(super) fn permit(hand: &mut Hand) -> anyhow::Result<()> {
-    let permits = hand.plan.permits.unwrap_or(USUAL);
+    let permits = match hand.plan.only {
+        Some(Only::Permits(permits)) => permits,
+        _ => USUAL,
+    };
     let name = if hand.plan.topology != Topology::One && hand.chance(3) {
         REPLICATED_PERMITS
     } else {
