@@ -55,7 +55,7 @@ fn main() -> Result<()> {
         let () = conn.set(bank.balance(account), FUNDS)?;
     }
     let worked = bank.work_beside_another(&url);
-    let checked = worked.and_then(|waits| bank.check(&mut conn, waits));
+    let checked = worked.and_then(|seen| bank.check(&mut conn, &seen));
     bank.close(&mut conn)?;
     checked
 }
@@ -159,14 +159,14 @@ impl Bank {
         let asked = Instant::now();
         let leases = self.locks.all_of(&names).acquire(PATIENCE)?;
         seen.longest_wait = seen.longest_wait.max(asked.elapsed());
-        let (payer, payee) = (self.balance(from), self.balance(to));
+        let (source, target) = (self.balance(from), self.balance(to));
         let moved = leases.transaction(&[], |conn, pipe| {
-            let funds: i64 = conn.get(&payer)?;
+            let funds: i64 = conn.get(&source)?;
             before_writing(from, to);
             if funds < amount {
                 return Ok(false); // nothing is written
             }
-            pipe.decr(&payer, amount).incr(&payee, amount);
+            pipe.decr(&source, amount).incr(&target, amount);
             Ok(true) // now both are written, or neither
         });
         seen.count(moved)?;
@@ -177,8 +177,8 @@ impl Bank {
     }
 
     /// Proves that no money came or went, and that no lock is left to wait for.
-    fn check(&self, conn: &mut Connection, seen: Seen) -> Result<()> {
-        let Seen { moved, late, .. } = seen;
+    fn check(&self, conn: &mut Connection, seen: &Seen) -> Result<()> {
+        let &Seen { moved, late, .. } = seen;
         println!("the first process moved money {moved} times, and came too late {late} times");
         println!("its longest wait was {} ms", seen.longest_wait.as_millis());
         let names: Vec<String> = (0..ACCOUNTS).map(|n| self.lock_name(n)).collect();

@@ -42,7 +42,7 @@ pub(crate) fn purchase_item_with_locks(
         price,
     } = offer;
     let listing = format!("{item}.{seller}");
-    let (payer, payee, inventory) = (user_key(buyer), user_key(seller), inventory_key(buyer));
+    let (payer, receiver, inventory) = (user_key(buyer), user_key(seller), inventory_key(buyer));
     let names = [format!("{MARKET}{listing}"), payer.clone()];
     let leases = match locks.all_of(names).acquire(PATIENCE) {
         Err(Error::Contended { .. }) => return Ok(Purchase::Contended { retries: 0 }),
@@ -69,7 +69,7 @@ pub(crate) fn purchase_item_with_locks(
                 retries,
             });
         }
-        writes.hincr(&payee, "funds", price);
+        writes.hincr(&receiver, "funds", price);
         writes.cmd("HINCRBY").arg(&payer).arg("funds");
         writes.arg(-i128::from(price));
         writes.sadd(&inventory, item).zrem(MARKET, &listing);
