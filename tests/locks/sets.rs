@@ -294,3 +294,23 @@ fn a_single_lock_within_a_set_can_close_a_circle_which_ends_with_the_shorter_wai
         single.release().unwrap();
     });
 }
+
+/// Whoever takes its locks one by one, in another order, closes a circle with a set until one gives
+/// up.
+#[test]
+fn a_set_beside_who_takes_its_locks_one_by_one_in_another_order_waits_for_the_shorter_wait_only() {
+    unless_halted(|| {
+        let (server, ours, _conn) = bench();
+        let theirs = crate::connect(&server.url());
+        let last = theirs.lock("b").acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| ours.all_of(BOTH).acquire(6 * LONG));
+            assert!(comes_true(|| waiting(&ours.lock("b")) == 1));
+            let error = theirs.lock("a").acquire(400 * MS).unwrap_err();
+            assert!(matches!(&error, Error::Contended { context, .. } if context.lock == "a"));
+            assert!(!waiter.is_finished());
+            last.release().unwrap();
+            waiter.join().unwrap().unwrap().release().unwrap();
+        });
+    });
+}
