@@ -390,7 +390,10 @@ impl Lease {
         };
         let outcome = committer.commit(&request)?;
         match outcome.map_err(|error| operation.unanswered(None, error))? {
-            CommitOutcome::Lost => Err(operation.lost()),
+            CommitOutcome::Lost(number) => {
+                let name = names.get(number).unwrap_or(&operation.lock);
+                Err(Operation::new(operation.name, name).lost())
+            }
             CommitOutcome::Before => Ok(None),
             CommitOutcome::Executed(mut results) if results.iter().any(is_error) => {
                 // A release and a mark are executed even if a write is refused.

@@ -256,8 +256,11 @@ impl Lock {
         self.stacks.clock.after(timeout)
     }
 
-    pub(super) fn check_name(&self) -> Result<()> {
-        self.lock_name().map(drop)
+    /// Refuses a name or options that no server can accept. Sends nothing.
+    pub(super) fn check(&self) -> Result<()> {
+        self.hold()?;
+        self.settings.checked()?;
+        self.settings.check_wait(self.stacks.limits.answer)
     }
 
     pub(super) fn acquire_as(&self, operation: Operation<'_>, timeout: Duration) -> Result<Lease> {

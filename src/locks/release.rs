@@ -57,8 +57,13 @@ impl Lease {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn release(mut self) -> Result<()> {
+        self.release_within(Duration::MAX)
+    }
+
+    /// Leaves the lock to the watchdog's thread if the server has not answered within `patience`.
+    pub(super) fn release_within(&mut self, patience: Duration) -> Result<()> {
         self.stack.process.refuse_forked_child()?;
-        self.let_go(Duration::MAX)
+        self.let_go(patience)
     }
 
     /// Detaches the lock from this guard, for another process that gets the token.

@@ -9,9 +9,9 @@ use std::{sync::Arc, time::Duration};
 
 use redis::Pipeline;
 
-use super::{lease::Lease, lock::Lock, options::Options};
+use super::{lease::Lease, lock::Lock, options::Options, stack::Stack};
 use crate::{
-    error::{Error, Operation, Result, ensure},
+    error::{Error, LostReason, Operation, Result, ensure},
     recipes::{
         simple::PATIENCE,
         transaction::{HeldCommit, Proof, Transaction, WatchedConnection},
@@ -77,13 +77,15 @@ impl LockSet {
     /// for all together.
     ///
     /// Waits for each lock as [`Lock::acquire`] does. If one is not had, those that are held are
-    /// released. Their renewal goes on until then. One round trip for each lock that is free.
+    /// released, as by the drop of [`Leases`]. Their renewal goes on until then. One round trip for
+    /// each lock that is free.
     ///
     /// # Errors
     /// - As [`Lock::acquire`]. The error names the lock that was not had, and its holder if known.
-    /// - [`Error::Invalid`]: the set is empty, or two of its locks have the same key. Nothing was
-    ///   sent.
-    /// - [`Error::Lost`]: a lock was lost while the set waited for another. None is held.
+    /// - [`Error::Invalid`]: the set is empty, two of its locks have the same key, or a name or an
+    ///   option of any of them. Nothing was sent.
+    /// - [`Error::Lost`]: a lock was lost while the set waited for another. None is held. The set
+    ///   notices it when it has the other one.
     ///
     /// # Examples
     /// ```no_run
@@ -131,7 +133,7 @@ impl LockSet {
             let reason = format!("`{}` is in the set twice", pair[0].name());
             return Err(Error::invalid("locks", reason));
         }
-        self.locks.iter().try_for_each(Lock::check_name)?;
+        self.locks.iter().try_for_each(Lock::check)?;
         let deadline = first.deadline(timeout);
         let mut held = Leases {
             leases: Vec::with_capacity(self.locks.len()),
@@ -140,8 +142,9 @@ impl LockSet {
             let operation = Operation::new(name, lock.name());
             let acquired = lock.acquire_as(operation, deadline.remaining());
             held.leases.push(acquired?);
+            // Another one may have been lost while the set waited for this one.
+            held.check_for(name)?;
         }
-        held.check_for(name)?;
         Ok(held)
     }
 }
@@ -157,14 +160,21 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Returns the lease of the lock of this name. `None`: the set has no such lock.
+    /// Returns the lease of the lock of this name, or of this key.
+    ///
+    /// `None`: the set has no such lock, or several of this name, under several
+    /// [prefixes](Options::prefix). Their keys tell them apart: the prefix and the name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Lease> {
-        self.leases.iter().find(|lease| lease.name() == name)
+        let mut named = self.leases.iter().filter(|lease| lease.name() == name);
+        match (named.next(), named.next()) {
+            (Some(lease), None) => Some(lease),
+            _ => (self.leases.iter()).find(|lease| lease.hold().lock_name().key() == name),
+        }
     }
 
-    /// Returns the [fencing token](Lease::fencing_token) of the lock of this name. `None`: it has
-    /// none, or the set has no such lock.
+    /// Returns the [fencing token](Lease::fencing_token) of the lock of this name, or of this key.
+    /// `None`: it has none, or as [`get`](Self::get).
     #[must_use]
     pub fn fencing_token(&self, name: &str) -> Option<FencingToken> {
         self.get(name)?.fencing_token()
@@ -207,9 +217,9 @@ impl Leases {
     ///
     /// # Errors
     /// As [`Lease::commit`]. [`Error::Lost`] names a lock that was lost. [`Error::Invalid`]: the
-    /// locks are on different servers or, on a cluster, the locks and keys are in different slots.
-    /// Give their names a tag in common, as in `{bank}:4711` and `{bank}:4712`. Nothing was
-    /// written.
+    /// locks are not of one [`Locks`](crate::Locks) or, on a cluster, the locks and keys are in
+    /// different slots. Give their names a tag in common, as in `{bank}:4711` and `{bank}:4712`.
+    /// Nothing was written.
     ///
     /// # Examples
     /// ```no_run
@@ -277,7 +287,8 @@ impl Leases {
 
     /// Releases all locks. One round trip for each.
     ///
-    /// All are tried, whatever happens to one of them.
+    /// All are tried, whatever happens to one of them. Once a server has not answered a release,
+    /// the releases of its other locks together get the [`Options::drop_timeout`].
     ///
     /// # Errors
     /// - [`Error::Lost`]: names all locks that were lost before, and the reason of the first. The
@@ -294,10 +305,18 @@ impl Leases {
     /// ```
     pub fn release(mut self) -> Result<()> {
         let (mut lost, mut failed) = (Vec::new(), Ok(()));
-        for lease in self.leases.drain(..) {
-            let name = lease.name().to_owned();
-            match lease.release() {
-                Err(Error::Lost { reason, .. }) => lost.push((name, reason)),
+        let mut silent: Vec<(Arc<Stack<Lease>>, Deadline)> = Vec::new();
+        for mut lease in self.leases.drain(..) {
+            let is_its_server = |it: &&(_, _)| Arc::ptr_eq(&it.0, &lease.stack);
+            let deadline = silent.iter().find(is_its_server).map(|it| it.1);
+            let patience = deadline.map_or(Duration::MAX, Deadline::remaining);
+            let released = lease.release_within(patience);
+            if deadline.is_none() && matches!(&released, Err(error) if is_silence(error)) {
+                let deadline = Deadline::after(lease.drop_timeout);
+                silent.push((Arc::clone(&lease.stack), deadline));
+            }
+            match released {
+                Err(Error::Lost { reason, .. }) => lost.push((lease.name().to_owned(), reason)),
                 released => failed = failed.and(released),
             }
         }
@@ -311,17 +330,17 @@ impl Leases {
     /// Returns the first lease, for its server.
     ///
     /// # Errors
-    /// A lock is lost, this is a forked child, or the locks are on several servers.
+    /// A lock is lost, this is a forked child, or the locks are of several `Locks`.
     fn on_one_server(&self, name: &'static str) -> Result<&Lease> {
         self.check_for(name)?;
         let Some(first) = self.leases.first() else {
             return Err(Error::invalid("locks", "the set is empty"));
         };
         first.stack.process.refuse_forked_child()?;
-        let is_beside = |lease: &Lease| Arc::ptr_eq(&lease.stack, &first.stack);
-        let are_beside = self.leases.iter().all(is_beside);
-        let reason = "a transaction needs all locks on one server: on a cluster give their names \
-                      a {tag} in common";
+        // On a cluster the server checks the slots: a slot may have moved to another shard since
+        // its first lock was acquired.
+        let are_beside = (self.leases.iter()).all(|lease| lease.stack.is_beside(&first.stack));
+        let reason = "a transaction needs all locks of the set from one `Locks`";
         ensure(are_beside, "locks", reason)?;
         Ok(first)
     }
@@ -330,8 +349,9 @@ impl Leases {
         Proof::of_all(self.leases.iter().map(|lease| lease.hold().proof()))
     }
 
-    /// Sends a transaction, which counts as outstanding for each lock. Finds out which lock is lost
-    /// if the server says that one is.
+    /// Sends a transaction, which counts as outstanding for each lock, and records the loss if the
+    /// server reports one. `send` must return only errors of the transaction, none of a caller's
+    /// closure.
     fn send_checked<T>(&self, name: &'static str, send: impl FnOnce() -> Result<T>) -> Result<T> {
         let outstanding = || {
             self.leases
@@ -349,15 +369,23 @@ impl Leases {
                               a {tag} in common";
                 Err(Error::invalid("locks", reason))
             }
-            Err(error @ Error::Lost { .. }) => {
-                for lease in &self.leases {
-                    lease.verify()?;
+            Err(Error::Lost { context, reason }) => {
+                // Of two locks of one name it may be either. The set is lost with it.
+                let is_lost = |lease: &&Lease| lease.name() == context.lock;
+                for lease in self.leases.iter().filter(is_lost) {
+                    lease.handle.lose(LostReason::TakenAway);
                 }
-                self.check_for(name).and(Err(error))
+                self.check_for(name)
+                    .and(Err(Error::Lost { context, reason }))
             }
             done => done,
         }
     }
+}
+
+/// The server has not answered, or there was no connection to it.
+fn is_silence(error: &Error) -> bool {
+    matches!(error, Error::Unknown { .. } | Error::Pool { .. })
 }
 
 impl Drop for Leases {

@@ -60,6 +60,11 @@ impl<L> Stack<L> {
         self.queues.released(key, hold);
     }
 
+    /// Returns true if both are of one `Locks`, on one server or on shards of one cluster.
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.siblings, &other.siblings)
+    }
+
     /// Notifies the queues and keepers of the other shards that this key has changed: the shard
     /// that had the key before may still keep its lease.
     pub(crate) fn notify_siblings(&self, key: &str) {

@@ -152,15 +152,12 @@ impl Hold {
             LockKind::Semaphore => reads.zscore(key, self.token.as_str()),
         };
         reads.cmd("TIME");
-        Proof {
-            keys: vec![key],
-            reads,
-            is_ours: Box::new(|values| match values {
-                [count, end, time] => number(count) > Some(0) && is_ahead(end, time),
-                [end, time] => is_ahead(end, time),
-                _ => false,
-            }),
-        }
+        let is_ours = |values: &[Value]| match values {
+            [count, end, time] => number(count) > Some(0) && is_ahead(end, time),
+            [end, time] => is_ahead(end, time),
+            _ => false,
+        };
+        Proof::new(&self.lock, reads, Box::new(is_ours))
     }
 }
 
@@ -192,7 +189,9 @@ mod tests {
         for (end, is_ahead) in [(7_002, true), (7_001, false), (6_999, false)] {
             for hold in [Hold::read("a", &token), Hold::write("a", &token)] {
                 let values = [digits(end), time.clone()];
-                assert_eq!((hold.unwrap().proof().is_ours)(&values), is_ahead, "{end}");
+                let hold = hold.unwrap();
+                let not_ours = hold.proof().not_ours(&values);
+                assert_eq!(not_ours.is_none(), is_ahead, "{end}");
             }
             // RESP2, and RESP3.
             for score in [digits(end), Value::Double(f64::from(end))] {
@@ -201,12 +200,45 @@ mod tests {
                 assert_eq!((hold.proof().is_ours)(&values), is_ahead, "{end}");
             }
             let hold = Hold::reentrant("a", &Owner::current_thread(), &token).unwrap();
-            let is_ours = |count| (hold.proof().is_ours)(&[count, digits(end), time.clone()]);
+            let is_ours = |count| {
+                let values = [count, digits(end), time.clone()];
+                hold.proof().not_ours(&values).is_none()
+            };
             assert_eq!(is_ours(digits(1)), is_ahead);
             assert!(!is_ours(digits(0)) && !is_ours(Value::Nil));
         }
         let hold = Hold::read("a", &token).unwrap();
-        assert!(!(hold.proof().is_ours)(&[Value::Nil, time]));
-        assert!(!(hold.proof().is_ours)(&[digits(7_002), Value::Okay]));
+        for values in [[Value::Nil, time], [digits(7_002), Value::Okay]] {
+            assert_eq!(hold.proof().not_ours(&values), Some("a"));
+        }
+    }
+
+    /// Each lock has its own number of reads.
+    #[test]
+    fn a_proof_of_several_names_the_first_that_is_not_ours() {
+        let token = Token::random();
+        let owner = Owner::current_thread();
+        let holds = [
+            Hold::mutex("a", &token).unwrap(),
+            Hold::reentrant("b", &owner, &token).unwrap(),
+            Hold::read("c", &token).unwrap(),
+        ];
+        let proof = Proof::of_all(holds.iter().map(Hold::proof));
+        let time = Value::Array(vec![digits(7), digits(0)]);
+        let ours = [
+            Value::BulkString(token.as_str().into()),
+            digits(1),
+            digits(8_000),
+            time.clone(),
+            digits(8_000),
+            time,
+        ];
+        assert_eq!(proof.not_ours(&ours), None);
+        for (missing, name) in [(0, "a"), (1, "b"), (2, "b"), (3, "b"), (4, "c"), (5, "c")] {
+            let mut values = ours.clone();
+            values[missing] = Value::Nil;
+            assert_eq!(proof.not_ours(&values), Some(name));
+            assert_eq!(proof.not_ours(&ours[..missing]), Some(name));
+        }
     }
 }

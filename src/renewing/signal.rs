@@ -99,7 +99,7 @@ impl LostSignal {
         }
         // Only the first loss of several calls it.
         let callback = Arc::new(Mutex::new(Some(callback)));
-        self.leases.iter().try_for_each(|lease| {
+        let registered = self.leases.iter().try_for_each(|lease| {
             let callback = Arc::clone(&callback);
             lease.notify(Box::new(move |reason| {
                 let callback = callback.lock().take();
@@ -107,6 +107,12 @@ impl LostSignal {
                     callback(reason);
                 }
             }))
-        })
+        });
+        if registered.is_err() {
+            // Some of the leases have it. Its drop runs the user's code, with no mutex locked.
+            let unregistered = callback.lock().take();
+            drop(unregistered);
+        }
+        registered
     }
 }

@@ -275,8 +275,8 @@ pub(crate) enum CommitOutcome {
     Executed(Vec<Value>),
     /// It was marked before. Nothing was executed.
     Before,
-    /// The lock is not the caller's. Nothing was executed.
-    Lost,
+    /// The lock of this number among the looks is not the caller's. Nothing was executed.
+    Lost(usize),
 }
 
 /// One value for the only server, or one for each shard of a cluster, made at the first use of the

@@ -35,6 +35,7 @@ mod processes;
 mod refused;
 mod running;
 mod semaphores;
+mod set_failures;
 mod sets;
 mod shared_keys;
 mod transactions;

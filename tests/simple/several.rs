@@ -1,13 +1,16 @@
 //! Several locks of the book around one closure.
 
-use std::{panic, thread, time::Duration};
+use std::{
+    panic, thread,
+    time::{Duration, Instant},
+};
 
 use leasehold::{
     Error, acquire_lock_with_timeout, recipes::mutex, release_lock, with_lock, with_locks,
 };
 use redis::Commands;
 
-use crate::common::{LONG, MS, Server, hold::comes_true, wait::unless_halted};
+use crate::common::{LONG, MS, Proxy, SLACK, Server, hold::comes_true, wait::unless_halted};
 
 #[test]
 fn all_are_held_inside_with_the_tokens_in_the_order_of_the_names_and_free_afterwards() {
@@ -144,4 +147,96 @@ fn a_single_lock_and_a_mutex_exclude_it() {
         mutex::renew(conn, "a", token, LONG).unwrap()
     });
     assert!(ran.unwrap().unwrap().unless_lost().unwrap());
+}
+
+/// The last one is had at once, but its answer takes longer than the leases.
+#[test]
+fn all_are_held_inside_however_long_the_answers_took() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let (mut conn, mut other) = (proxy.connection().unwrap(), server.connection().unwrap());
+        for slow in ["lock:b", "lock:c"] {
+            proxy.at("SET").about(slow).delay(800 * MS);
+            let names = ["a", "b", "c"];
+            let ran = with_locks(&mut conn, &names, LONG, 600 * MS, |_, tokens| {
+                let held = names.map(|name| other.get::<_, Option<String>>(format!("lock:{name}")));
+                let tokens: Vec<_> = tokens.iter().map(ToString::to_string).collect();
+                (tokens, held.map(|value| value.unwrap().unwrap_or_default()))
+            });
+            let (tokens, held) = ran.unwrap().unwrap().unless_lost().unwrap();
+            assert_eq!(tokens, held);
+        }
+    });
+}
+
+#[test]
+fn a_lease_that_is_over_before_the_answer_comes_is_a_loss() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let (mut conn, mut other) = (proxy.connection().unwrap(), server.connection().unwrap());
+        proxy.at("SET").about("lock:b").delay(500 * MS);
+        proxy.at("EVALSHA").about("lock:a").delay(800 * MS);
+        let lost = with_locks(&mut conn, &["b", "a"], LONG, 400 * MS, |_, _| {
+            panic!("it ran")
+        });
+        let is_named = matches!(&lost, Err(Error::Lost { context, .. }) if context.lock == "a");
+        assert!(is_named, "{lost:?}");
+        assert_eq!(other.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
+    });
+}
+
+/// Each release would wait for its own answer.
+#[test]
+fn a_release_beside_a_silent_server_takes_the_time_of_one() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        conn.set_read_timeout(Some(500 * MS)).unwrap();
+        let names = ["a", "b", "c", "d", "e", "f"];
+        let ran = with_locks(&mut conn, &names, LONG, LONG, |_, _| {
+            server.freeze().unwrap();
+            Instant::now()
+        });
+        let ran = ran.unwrap().unwrap();
+        let took = ran.value.elapsed();
+        server.thaw().unwrap();
+        let is_unknown = ran
+            .released
+            .is_err_and(|error| !matches!(error, Error::Lost { .. }));
+        assert!(is_unknown && took < 500 * MS + SLACK, "{took:?}");
+    });
+}
+
+/// In the closure: a transaction that is left open, and a release of its own.
+#[test]
+fn what_the_closure_leaves_behind_is_put_right_and_what_it_released_is_told() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let ran = with_locks(&mut conn, &["b", "a"], LONG, LONG, |conn, tokens| {
+        assert!(release_lock(conn, "b", &tokens[0]).unwrap());
+        redis::cmd("MULTI").exec(conn).unwrap();
+    });
+    let released = ran.unwrap().unwrap().released;
+    let is_named = matches!(&released, Err(Error::Lost { context, .. }) if context.lock == "b");
+    assert!(is_named, "{released:?}");
+    assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
+}
+
+#[test]
+fn one_lock_and_fifty() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let names: Vec<String> = (0..50).map(|number| number.to_string()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    for names in [&names[..1], &names] {
+        let ran = with_locks(&mut conn, names, LONG, LONG, |conn, tokens| {
+            let held: usize = conn.keys::<_, Vec<String>>("lock:*").unwrap().len();
+            (held, tokens.len())
+        });
+        let counted = ran.unwrap().unwrap().unless_lost().unwrap();
+        assert_eq!(counted, (names.len(), names.len()));
+    }
+    assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
 }

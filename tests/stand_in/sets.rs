@@ -2,6 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex},
+    thread,
     time::Duration,
 };
 
@@ -99,4 +100,63 @@ fn a_commit_under_a_set_is_recorded_with_the_names_of_its_locks() {
     assert_eq!(stand_in.commits().len(), 1);
     let refused = leases.transaction(&[], |_, _| Ok(()));
     assert!(refused.is_err());
+}
+
+#[test]
+fn a_commit_names_the_lock_that_is_lost_and_the_others_stay_held() {
+    on_both(|world| {
+        let (ours, theirs) = (world.locks(), world.locks());
+        let leases = ours.all_of(["a", "b", "c"]).acquire(LONG).unwrap();
+        world.steal(&theirs.lock("b"));
+        let lost = leases.commit(|pipe| _ = pipe.set("balance", 1));
+        let held = ["a", "b", "c"].map(|name| leases.get(name).unwrap().is_held());
+        (lost.map_err(|error| named(&error)), held)
+    });
+}
+
+/// By the stand-in's clock, which the test moves.
+#[test]
+fn a_wait_for_the_loss_of_any_ends_when_the_first_lease_is_over() {
+    let stand_in = StandIn::new();
+    let locks = stand_in.locks().unwrap();
+    let hours = |hours: u64| Duration::from_secs(hours * 3_600);
+    let lease = |length| Options::new().lease(length).renewal(false);
+    let set = LockSet::of([
+        locks.lock("a").with(lease(hours(24))),
+        locks.lock("b").with(lease(hours(10))),
+    ]);
+    let leases = set.acquire(LONG).unwrap();
+    let signal = leases.lost();
+    thread::scope(|scope| {
+        let [an_hour, forever] = [hours(1), Duration::MAX].map(|longest| {
+            let signal = signal.clone();
+            scope.spawn(move || signal.wait_for(longest))
+        });
+        // The thread may begin to wait some minutes later.
+        for _ in 0..500 {
+            if !an_hour.is_finished() {
+                stand_in.advance(Duration::from_secs(60));
+                thread::sleep(MS);
+            }
+        }
+        let in_time = an_hour.is_finished() && !forever.is_finished();
+        stand_in.advance(hours(10));
+        assert!(in_time && !an_hour.join().unwrap() && forever.join().unwrap());
+    });
+    assert!(leases.get("a").unwrap().is_held() && !leases.get("b").unwrap().is_held());
+    assert_eq!(named(&leases.release().unwrap_err()), "b");
+}
+
+/// The commit was executed, and only its reply is lost.
+#[test]
+fn a_commit_without_a_reply_is_unknown_and_nothing_is_lost() {
+    let stand_in = StandIn::new();
+    let leases = stand_in.locks().unwrap().all_of(["a", "b"]);
+    let leases = leases.acquire(LONG).unwrap();
+    stand_in.lose_next_answer();
+    let unknown = leases.commit(|pipe| _ = pipe.set("balance", 1));
+    assert!(matches!(unknown, Err(Error::Unknown { .. })), "{unknown:?}");
+    assert_eq!(stand_in.commits().len(), 1);
+    leases.check().unwrap();
+    leases.release().unwrap();
 }

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     error::{Error, Operation, Result, ensure},
     name::LockName,
-    recipes::ran::Ran,
+    recipes::{ran::Ran, transaction::was_interrupted},
     time::{Deadline, lease_millis},
     token::Token,
 };
@@ -28,19 +28,20 @@ const WITH_LOCKS: &str = "with_locks";
 /// function wait for each other in a circle. `Ok(None)`: another holder had one of them until the
 /// deadline, and the others were released.
 ///
-/// `acquire_timeout` is for all locks together. Each is held for at most `lock_timeout`. While the
-/// next one is waited for, those that are held are renewed after each third of it; nothing is
-/// renewed from then on. `run` gets the connection, and the tokens in the order of the names.
-/// Otherwise as [`with_lock`](crate::with_lock). Each lock costs a round trip to take and two to
-/// release.
+/// `acquire_timeout` is for all locks together. Each is held for at most `lock_timeout`. Until all
+/// are held, those that are held are renewed after each third of it; nothing is renewed from then
+/// on. `run` gets the connection, and the tokens in the order of the names. Otherwise as
+/// [`with_lock`](crate::with_lock). Each lock costs a round trip to take and two to release.
+///
+/// If the connection fails during the release, the locks that are left end with their leases.
 ///
 /// # Errors
 /// - As [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout). `run` was not called. The
 ///   error names the lock; what is held is released, unless the connection failed: then it ends
 ///   with its lease.
 /// - [`Error::Invalid`]: there is no name, or a name twice. Nothing was sent.
-/// - [`Error::Lost`]: another program took a lock away while the next one was waited for. `run` was
-///   not called.
+/// - [`Error::Lost`]: another program took a lock away while the next one was waited for, or all
+///   the replies took longer than the lease. `run` was not called.
 ///
 /// # Example
 /// ```no_run
@@ -74,11 +75,6 @@ pub fn with_locks<T>(
     let deadline = Deadline::after(acquire_timeout);
     let acquired = acquire_all(conn, &wanted, lease, deadline, &mut held);
     if !matches!(acquired, Ok(true)) {
-        let is_silent = |error: &Error| match error {
-            Error::Unknown { .. } => true,
-            Error::Redis { source, .. } => source.is_io_error(),
-            _ => false,
-        };
         if !acquired.as_ref().is_err_and(is_silent) {
             // The caller gets the reason why the set was not had.
             let _ = release_all(conn, &held);
@@ -97,6 +93,33 @@ pub fn with_locks<T>(
 
 type Held = (LockName, Token);
 
+/// The connection gives no replies any more.
+fn is_silent(error: &Error) -> bool {
+    match error {
+        interrupted if was_interrupted(interrupted) => false,
+        Error::Unknown { source, .. } | Error::Redis { source, .. } => source.is_io_error(),
+        _ => false,
+    }
+}
+
+/// The times of the locks that are held, from before the oldest reply was asked for.
+struct LeaseTimes {
+    millis: u64,
+    renew_at: Deadline,
+    is_over_at: Deadline,
+}
+
+impl LeaseTimes {
+    fn from_now(millis: u64) -> Self {
+        let length = Duration::from_millis(millis);
+        Self {
+            millis,
+            renew_at: Deadline::after(length / 3),
+            is_over_at: Deadline::after(length),
+        }
+    }
+}
+
 /// The locks in the order of their keys.
 fn in_order(names: &[&str]) -> Result<Vec<LockName>> {
     ensure(!names.is_empty(), "lock_names", "there is none")?;
@@ -113,35 +136,44 @@ fn in_order(names: &[&str]) -> Result<Vec<LockName>> {
 fn acquire_all(
     conn: &mut Connection,
     wanted: &[LockName],
-    lease: u64,
+    millis: u64,
     deadline: Deadline,
     held: &mut Vec<Held>,
 ) -> Result<bool> {
-    let third = Duration::from_millis(lease) / 3;
-    let mut renew_at = Deadline::after(third);
+    let mut lease = LeaseTimes::from_now(millis);
     for lock in wanted {
         let operation = Operation::new(WITH_LOCKS, lock.text());
         loop {
+            renew_if_due(conn, held, &mut lease)?;
             let wait = if held.is_empty() {
                 deadline.remaining()
             } else {
-                deadline.remaining().min(renew_at.remaining())
+                deadline.remaining().min(lease.renew_at.remaining())
             };
-            if let Some(token) = acquire(conn, operation, lock, wait, Some(lease))? {
-                if held.is_empty() {
-                    renew_at = Deadline::after(third);
-                }
+            if let Some(token) = acquire(conn, operation, lock, wait, Some(millis))? {
                 held.push((lock.clone(), token));
                 break;
             }
             if deadline.has_passed() {
                 return Ok(false);
             }
-            renew_all(conn, held, lease)?;
-            renew_at = Deadline::after(third);
         }
     }
-    Ok(true)
+    renew_if_due(conn, held, &mut lease)?;
+    match held.first() {
+        Some((lock, _)) if lease.is_over_at.has_passed() => {
+            Err(Operation::new(WITH_LOCKS, lock.text()).lost())
+        }
+        _ => Ok(true),
+    }
+}
+
+fn renew_if_due(conn: &mut Connection, held: &[Held], lease: &mut LeaseTimes) -> Result<()> {
+    if held.is_empty() || !lease.renew_at.has_passed() {
+        return Ok(());
+    }
+    *lease = LeaseTimes::from_now(lease.millis);
+    renew_all(conn, held, lease.millis)
 }
 
 /// Sets the end of each lock again. One that has ended meanwhile is taken again if it is free:
@@ -157,14 +189,18 @@ fn renew_all(conn: &mut Connection, held: &[Held], lease: u64) -> Result<()> {
     Ok(())
 }
 
-/// Releases all, whatever happens to one of them. The error names all that were lost, or is the
-/// first of another kind.
+/// Releases all, whatever happens to one of them, unless the connection fails. The error names all
+/// that were lost, or is the first of another kind.
 fn release_all(conn: &mut Connection, held: &[Held]) -> Result<()> {
     let (mut lost, mut failed) = (Vec::new(), Ok(()));
     for (lock, token) in held {
         let operation = Operation::new(WITH_LOCKS, lock.text());
         match released_as(operation, token, give_back(conn, lock, token)) {
             Err(Error::Lost { .. }) => lost.push(lock.text()),
+            Err(error) if is_silent(&error) => {
+                failed = failed.and(Err(error));
+                break;
+            }
             released => failed = failed.and(released),
         }
     }

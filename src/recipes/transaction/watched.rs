@@ -21,26 +21,44 @@ use crate::{
 pub(crate) type Attempted<T> = Result<Result<T>>;
 
 /// Returns true if the values read prove that the lock is ours.
-type IsOurs<'a> = Box<dyn Fn(&[Value]) -> bool + 'a>;
+pub(crate) type IsOurs<'a> = Box<dyn Fn(&[Value]) -> bool + 'a>;
 
 /// The reads that prove, while a lock is watched, that it is ours.
 pub(crate) struct Proof<'a> {
     /// The keys to watch: one, or those of several locks.
-    pub(crate) keys: Vec<&'a str>,
-    pub(crate) reads: Pipeline,
-    pub(crate) is_ours: IsOurs<'a>,
+    pub(super) keys: Vec<&'a str>,
+    reads: Pipeline,
+    checks: Vec<Check<'a>>,
+}
+
+/// One lock of a proof: its name, the number of its reads, and their check.
+struct Check<'a> {
+    name: &'a str,
+    reads: usize,
+    is_ours: IsOurs<'a>,
 }
 
 impl<'a> Proof<'a> {
+    /// Proves by these reads that this lock is ours.
+    pub(crate) fn new(lock: &'a LockName, reads: Pipeline, is_ours: IsOurs<'a>) -> Self {
+        let check = Check {
+            name: lock.text(),
+            reads: reads.len(),
+            is_ours,
+        };
+        Self {
+            keys: vec![lock.key()],
+            reads,
+            checks: vec![check],
+        }
+    }
+
     /// For a lock with its holder's token as its value.
     pub(crate) fn by_value(lock: &'a LockName, token: &'a Token) -> Self {
         let mut reads = Pipeline::with_capacity(1);
         reads.add_command(command(&["GET", lock.key()]));
-        Self {
-            keys: vec![lock.key()],
-            reads,
-            is_ours: Box::new(|values| token.is_value(values.first())),
-        }
+        let is_ours = Box::new(|values: &[Value]| token.is_value(values.first()));
+        Self::new(lock, reads, is_ours)
     }
 
     /// Proves that all of these locks are ours.
@@ -51,34 +69,38 @@ impl<'a> Proof<'a> {
             for read in proof.reads.cmd_iter() {
                 reads.add_command(read.clone());
             }
-            checks.push((proof.reads.len(), proof.is_ours));
+            checks.extend(proof.checks);
         }
-        let is_ours = move |values: &[Value]| {
-            let mut rest = values;
-            checks.iter().all(|(count, is_ours)| {
-                let (these, others) = rest.split_at(rest.len().min(*count));
-                rest = others;
-                is_ours(these)
-            })
-        };
         Self {
             keys,
             reads,
-            is_ours: Box::new(is_ours),
+            checks,
         }
     }
 
+    /// Returns the name of the first lock that these values do not prove ours.
+    pub(crate) fn not_ours(&self, values: &[Value]) -> Option<&'a str> {
+        let mut rest = values;
+        let mut checks = self.checks.iter();
+        let failed = checks.find(|check| {
+            let (these, others) = rest.split_at(rest.len().min(check.reads));
+            rest = others;
+            !(check.is_ours)(these)
+        });
+        failed.map(|check| check.name)
+    }
+
+    /// # Errors
+    /// [`Error::Lost`] names the first lock that is not ours.
     fn check(&self, operation: Operation<'_>, values: &[Value]) -> Result<()> {
         for (value, read) in values.iter().zip(self.reads.cmd_iter()) {
             if let Value::ServerError(refusal) = value {
                 return Err(read_refused(operation, words(read).nth(1), refusal));
             }
         }
-        if (self.is_ours)(values) {
-            Ok(())
-        } else {
-            Err(operation.lost())
-        }
+        self.not_ours(values).map_or(Ok(()), |name| {
+            Err(Operation::new(operation.name, name).lost())
+        })
     }
 }
 

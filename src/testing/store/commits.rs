@@ -69,11 +69,11 @@ impl Store {
         request: &CommitRequest<'_>,
         now: Now,
     ) -> Result<(RedisResult<CommitOutcome>, Option<String>)> {
-        for look in request.looks {
+        for (lock, look) in request.looks.iter().enumerate() {
             let look = self.run(look.parts(), now).answer;
             match look.and_then(|answer| yes_or_no(&answer)) {
                 Ok(true) => {}
-                Ok(false) => return Ok((Ok(CommitOutcome::Lost), None)),
+                Ok(false) => return Ok((Ok(CommitOutcome::Lost(lock)), None)),
                 Err(error) => return Ok((Err(error), None)),
             }
         }

@@ -1,9 +1,11 @@
 //! Several locks at once on a cluster.
 
+use std::thread;
+
 use leasehold::{Error, LockSet, Options};
 use redis::Commands;
 
-use super::{connect, kinds, mutex};
+use super::{connect, kinds, moving::Moved, mutex, patient};
 use crate::common::{LONG, MS, cluster::shared, hold::comes_true};
 
 #[test]
@@ -68,4 +70,33 @@ fn the_loss_on_any_shard_is_told_and_all_others_are_given_back() {
             .all(|tag| !mutex(&locks, tag).inspect().unwrap().is_held())
     };
     assert!(comes_true(free));
+}
+
+/// So they are of two shards by where they were acquired, and in one slot all the same.
+#[test]
+fn a_slot_that_moves_between_two_locks_of_a_set_is_still_one_slot() {
+    let cluster = shared();
+    let (locks, others) = (patient(&cluster), patient(&cluster));
+    let tag = cluster.tag(1, "set-moves").unwrap();
+    let [first, second] = ["a", "b"].map(|name| format!("{name}{{{tag}}}"));
+    let held = others.lock(&second).acquire(LONG).unwrap();
+    thread::scope(|scope| {
+        let set = locks.all_of([&*first, &*second]);
+        let waiter = scope.spawn(move || set.acquire(4 * LONG).unwrap());
+        let waits = || locks.lock(&second).inspect().unwrap().waiting_here() == 1;
+        assert!(comes_true(waits));
+        let moved = Moved::new(&cluster, &tag, 1);
+        held.release().unwrap();
+        let leases = waiter.join().unwrap();
+        let balance = format!("balance{{{tag}}}");
+        leases.commit(|pipe| _ = pipe.set(&balance, 7)).unwrap();
+        let read = leases.transaction(&[], |conn, _| Ok(conn.get::<_, u64>(&balance)?));
+        assert_eq!(read.unwrap(), 7);
+        leases.release().unwrap();
+        let () = cluster.nodes[moved.to]
+            .connection()
+            .unwrap()
+            .del(&balance)
+            .unwrap();
+    });
 }

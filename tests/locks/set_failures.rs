@@ -1,0 +1,272 @@
+//! Sets with a lock that is lost, options that make no sense, and a server that does not answer.
+
+use std::{
+    panic::{self, AssertUnwindSafe},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Error, LockSet, Locks, Options, Pool};
+use redis::Commands;
+
+use crate::{
+    common::{
+        LONG, MS, Proxy, SLACK, Server,
+        hold::{comes_true, leave_the_watchdog_alone},
+        wait::unless_halted,
+    },
+    waiting::waiting,
+};
+
+const BOTH: [&str; 2] = ["b", "a"];
+
+fn bench() -> (Server, Locks, redis::Connection) {
+    let server = Server::start().unwrap();
+    let locks = crate::connect(&server.url());
+    let conn = server.connection().unwrap();
+    (server, locks, conn)
+}
+
+/// Locks that wait no longer than this for an answer, on so many connections.
+fn impatient(url: &str, answer: Duration, connections: u32) -> Locks {
+    let pool = Pool::builder().io_timeout(answer).max_size(connections);
+    let pool = pool.build(&redis::Client::open(url).unwrap()).unwrap();
+    assert!(comes_true(|| pool.get().is_ok()));
+    crate::plain(&pool)
+}
+
+fn is_free(conn: &mut redis::Connection) -> bool {
+    conn.keys::<_, Vec<String>>("lock:*").unwrap().is_empty()
+}
+
+#[test]
+fn options_of_any_lock_that_make_no_sense_are_refused_before_anything_is_sent() {
+    let locks = Locks::connect("redis://127.0.0.1:1/").unwrap();
+    let with = |options| LockSet::of([locks.lock("a"), locks.lock("b").with(options)]);
+    let permits = |count| LockSet::of([locks.lock("a"), locks.semaphore("b", count)]);
+    let sets = [
+        (with(Options::new().lease(Duration::ZERO)), "24 h"),
+        (with(Options::new().replicas(1, 2 * LONG)), "replicas"),
+        (permits(0), "permits"),
+        (
+            permits(1).with(Options::new().hand_over(5, LONG)),
+            "several holders",
+        ),
+    ];
+    for (set, reason) in sets {
+        let error = set.acquire(MS).unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+}
+
+/// Nothing more is acquired, nor waited for.
+#[test]
+fn a_loss_is_told_as_soon_as_the_next_lock_is_had() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = bench();
+        let theirs = locks.all_of(["b", "c"]).acquire(LONG).unwrap();
+        let short = Options::new().lease(200 * MS).renewal(false);
+        let all = [
+            locks.lock("b"),
+            locks.lock("a").with(short),
+            locks.lock("c"),
+        ];
+        let set = LockSet::of(all);
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| set.acquire(Duration::MAX).unwrap_err());
+            assert!(comes_true(|| waiting(&locks.lock("b")) == 1));
+            assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
+            thread::sleep(100 * MS);
+            let () = conn.del("lock:b").unwrap();
+            let is_told = comes_true(|| waiter.is_finished());
+            // The set gets what it waits for, or the test would never end.
+            drop(theirs);
+            let error = waiter.join().unwrap();
+            assert!(is_told && matches!(error, Error::Lost { .. }), "{error:?}");
+            assert!(error.context().is_some_and(|context| context.lock == "a"));
+        });
+        assert!(is_free(&mut conn));
+    });
+}
+
+/// The transaction has told it. Whoever asks again does not get an answer.
+#[test]
+fn a_loss_that_a_transaction_has_found_is_told_by_the_name_of_its_lock_without_another_question() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let locks = impatient(&proxy.url(), 500 * MS, 4);
+        let mut conn = server.connection().unwrap();
+        leave_the_watchdog_alone(&proxy, &locks, &mut conn);
+        let leases = locks.all_of(["a", "b", "c"]).acquire(LONG).unwrap();
+        let mut other = server.connection().unwrap();
+        proxy.at("WATCH").run(move || other.del("lock:b").unwrap());
+        proxy.at("EVALSHA").about("lock:a").swallow();
+        let error = leases.commit(|pipe| _ = pipe.set("a", 1)).unwrap_err();
+        let is_named = |error: &Error, operation: &str| {
+            let context = error.context().unwrap();
+            matches!(error, Error::Lost { .. })
+                && (context.operation, &*context.lock) == (operation, "b")
+        };
+        assert!(is_named(&error, "Leases::commit"), "{error:?}");
+        assert!(is_named(&leases.check().unwrap_err(), "Leases::check"));
+        assert!(leases.get("a").unwrap().is_held() && leases.get("c").unwrap().is_held());
+    });
+}
+
+/// Each release waits for an answer for half a second, if it is the first.
+#[test]
+fn a_release_beside_a_silent_server_takes_the_time_of_one() {
+    unless_halted(|| {
+        let (server, _, mut conn) = bench();
+        let locks = impatient(&server.url(), 500 * MS, 4);
+        let options = Options::new().drop_timeout(200 * MS);
+        let names: Vec<String> = (0..10).map(|number| number.to_string()).collect();
+        let set = locks.all_of(names.iter().map(|name| &**name)).with(options);
+        let leases = set.acquire(LONG).unwrap();
+        thread::sleep(100 * MS);
+        server.freeze().unwrap();
+        let asked = Instant::now();
+        let released = leases.release();
+        let took = asked.elapsed();
+        server.thaw().unwrap();
+        assert!(
+            matches!(released, Err(Error::Unknown { .. })),
+            "{released:?}"
+        );
+        assert!(took < 1_500 * MS + SLACK, "{took:?}");
+        assert!(comes_true(|| is_free(&mut conn)));
+    });
+}
+
+#[test]
+fn locks_of_one_name_under_two_prefixes_are_told_apart_by_their_keys() {
+    unless_halted(|| {
+        let (_server, locks, _conn) = bench();
+        let [order, account] = ["order:", "account:"]
+            .map(|prefix| locks.lock("7").with(Options::new().prefix(prefix)));
+        let leases = LockSet::of([order, account, locks.lock("8")]);
+        let leases = leases.acquire(LONG).unwrap();
+        assert!(leases.get("7").is_none() && leases.fencing_token("7").is_none());
+        let tokens = ["account:7", "order:7", "8", "lock:8"]
+            .map(|name| leases.get(name).map(|lease| lease.token().clone()));
+        assert!(tokens.iter().all(Option::is_some), "{tokens:?}");
+        assert!(tokens[0] != tokens[1] && tokens[2] == tokens[3]);
+        assert!(leases.fencing_token("order:7").is_some());
+        leases.release().unwrap();
+    });
+}
+
+#[test]
+fn locks_of_two_connects_are_held_together_and_not_written_under() {
+    unless_halted(|| {
+        let (server, ours, mut conn) = bench();
+        let theirs = crate::connect(&server.url());
+        let leases = LockSet::of([ours.lock("a"), theirs.lock("b")]);
+        let leases = leases.acquire(LONG).unwrap();
+        let error = leases.commit(|pipe| _ = pipe.set("value", 1)).unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+        assert!(error.to_string().contains("one `Locks`"), "{error}");
+        assert!(!conn.exists::<_, bool>("value").unwrap());
+        leases.release().unwrap();
+        assert!(is_free(&mut conn));
+    });
+}
+
+#[test]
+fn one_connection_is_enough() {
+    unless_halted(|| {
+        let (server, _, mut conn) = bench();
+        let locks = impatient(&server.url(), LONG, 1);
+        let leases = locks.all_of(["a", "b", "c"]).acquire(LONG).unwrap();
+        leases.commit(|pipe| _ = pipe.set("value", 1)).unwrap();
+        let read = leases.transaction(&[], |conn, _| Ok(conn.get::<_, u64>("value")?));
+        assert_eq!(read.unwrap(), 1);
+        leases.release().unwrap();
+        assert!(is_free(&mut conn));
+    });
+}
+
+#[test]
+fn a_panic_in_a_transaction_leaves_nothing_watched_and_all_held() {
+    unless_halted(|| {
+        let (server, _, mut conn) = bench();
+        let locks = impatient(&server.url(), LONG, 1);
+        let leases = locks.all_of(BOTH).acquire(LONG).unwrap();
+        let attempt = AssertUnwindSafe(|| {
+            leases.transaction(&["value"], |conn, _| -> leasehold::Result<()> {
+                let _: Option<u64> = conn.get("value")?;
+                panic!("inside")
+            })
+        });
+        assert!(panic::catch_unwind(attempt).is_err());
+        let () = conn.set("value", 7).unwrap();
+        let read = leases.transaction(&["value"], |conn, pipe| {
+            pipe.incr("value", 1);
+            Ok(conn.get::<_, u64>("value")?)
+        });
+        assert_eq!(read.unwrap(), 7);
+        leases.release().unwrap();
+    });
+}
+
+/// The commit may be executed later. So each lock has to change on the server before another
+/// holder has it.
+#[test]
+fn after_a_commit_without_an_answer_none_of_the_locks_is_handed_over() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let mut conn = server.connection().unwrap();
+        // Only after an earlier hold are there fencing tokens for hand-overs.
+        for name in BOTH {
+            let () = conn
+                .hset(format!("{{lock:{name}}}:lease"), "fence", 1)
+                .unwrap();
+        }
+        let locks = impatient(&proxy.url(), 700 * MS, 4);
+        let locks = locks.with(Options::new().hand_over(100, LONG));
+        leave_the_watchdog_alone(&proxy, &locks, &mut conn);
+        let leases = locks.all_of(BOTH).acquire(LONG).unwrap();
+        let tokens = BOTH.map(|name| conn.get::<_, String>(format!("lock:{name}")).unwrap());
+        proxy.at("EXEC").swallow();
+        let written = leases.commit(|pipe| _ = pipe.set("value", 1));
+        assert!(matches!(written, Err(Error::Unknown { .. })), "{written:?}");
+        thread::scope(|scope| {
+            let waiters = BOTH.map(|name| {
+                let lock = locks.lock(name);
+                let waiter = scope.spawn(move || lock.acquire(LONG).unwrap());
+                assert!(comes_true(|| waiting(&locks.lock(name)) == 1));
+                waiter
+            });
+            leases.release().unwrap();
+            let next = waiters.map(|waiter| waiter.join().unwrap());
+            for (before, lease) in tokens.iter().zip(&next) {
+                assert_ne!(*before, lease.token().to_string(), "handed over");
+            }
+        });
+    });
+}
+
+#[test]
+fn a_callback_is_dropped_uncalled_by_a_release_and_no_wait_goes_on() {
+    unless_halted(|| {
+        let (_server, locks, mut conn) = bench();
+        let leases = locks.all_of(BOTH).acquire(LONG).unwrap();
+        let (signal, owned) = (leases.lost(), Arc::new(()));
+        let kept = Arc::clone(&owned);
+        leases.lost().notify(move |_| drop(kept)).unwrap();
+        let waiting = thread::spawn(move || (signal.wait_for(Duration::MAX), signal));
+        leases.release().unwrap();
+        assert_eq!(Arc::strong_count(&owned), 1);
+        assert!(comes_true(|| waiting.is_finished()));
+        let (was_lost, signal) = waiting.join().unwrap();
+        assert!(!was_lost && !signal.wait_for(Duration::MAX) && !signal.is_lost());
+        let never = Arc::clone(&owned);
+        signal.notify(move |_| drop(never)).unwrap();
+        assert_eq!(Arc::strong_count(&owned), 1);
+        assert!(is_free(&mut conn));
+    });
+}
