@@ -197,7 +197,8 @@ mod tests {
             for score in [digits(end), Value::Double(f64::from(end))] {
                 let hold = Hold::semaphore("a", &token).unwrap();
                 let values = [score, time.clone()];
-                assert_eq!((hold.proof().is_ours)(&values), is_ahead, "{end}");
+                let not_ours = hold.proof().not_ours(&values);
+                assert_eq!(not_ours.is_none(), is_ahead, "{end}");
             }
             let hold = Hold::reentrant("a", &Owner::current_thread(), &token).unwrap();
             let is_ours = |count| {
