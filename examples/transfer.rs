@@ -12,7 +12,11 @@
 //! nothing.
 //!
 //! It exits with 1 if the sum of all accounts has changed or somebody waited for too long.
-#![allow(clippy::print_stdout, reason = "a program that talks")]
+#![allow(
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a program that talks"
+)]
 
 use std::{
     env,
@@ -133,19 +137,28 @@ impl Bank {
             let _ = stdin().read(&mut [0]);
             process::exit(1);
         });
+        // One that fails ends the process, so that the first one does not wait for it.
+        let end = |error| {
+            eprintln!("the second process: {error:#}");
+            process::exit(1)
+        };
         let stop = AtomicBool::new(false);
         thread::scope(|threads| {
             for _ in 1..THREADS {
-                threads.spawn(|| self.work(&stop));
+                threads.spawn(|| self.work(&stop).map_err(end));
             }
-            let mut seen = Seen::default();
-            while seen.moved < TRANSFERS_BEFORE {
-                self.transfer(&mut seen, |_, _| {})?;
-            }
-            self.transfer(&mut seen, |from, to| {
-                println!("from account {from} to account {to}");
-                thread::sleep(Duration::MAX);
-            })
+            self.die_in_a_transfer().map_err(end)
+        })
+    }
+
+    fn die_in_a_transfer(&self) -> Result<()> {
+        let mut seen = Seen::default();
+        while seen.moved < TRANSFERS_BEFORE {
+            self.transfer(&mut seen, |_, _| {})?;
+        }
+        self.transfer(&mut seen, |from, to| {
+            println!("from account {from} to account {to}");
+            thread::sleep(Duration::MAX);
         })
     }
 

@@ -4,9 +4,9 @@
 //! it takes from, and waits for the other one. Each renews what it has, so that no lease ends and
 //! lets the other one go on.
 
-use std::thread::scope;
+use std::thread::{scope, sleep};
 
-use leasehold::{Leases, Locks};
+use leasehold::{LockSet, Locks};
 
 use crate::prelude::*;
 
@@ -50,38 +50,40 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
 }
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
+    let (mut conn, locks) = (redis.client()?, Locks::new(&redis.pool)?);
     let [of_a, of_b] = TRAP.actors else {
         anyhow::bail!("two actors");
     };
+    let single = locks.lock("account:1").acquire(secs(5))?;
+    scene.knows(single.token(), "A");
+    scene.tell(of_a, "another thread: lock(1)\ngranted")?;
     let [a, b] = [
-        Locks::new(&redis.pool)?.all_of(["account:1", "account:2"]),
+        locks.all_of(["account:1", "account:2"]),
         Locks::new(&redis.pool)?.all_of(["account:2", "account:1"]),
     ];
-    let first = a.acquire(secs(5))?;
-    knows(scene, &first, "A")?;
-    scene.tell(of_a, "all_of([1, 2])\nacquire: granted")?;
-    let (waited, second) = scope(|threads| -> Result<_> {
-        let waiter = threads.spawn(|| b.acquire(secs(5)));
+    let has_nothing = scope(|threads| -> Result<_> {
+        let transfers = [&a, &b].map(|set| threads.spawn(|| transfer(set)));
         scene.wait_until(300);
-        let waits = !waiter.is_finished();
-        scene.tell(of_b, "all_of([2, 1])\nacquire: waits for 1, has nothing")?;
-        first.release()?;
-        let second = waiter.join().ok().context("B fails")??;
-        Ok((waits, second))
+        let wait = transfers.iter().all(|transfer| !transfer.is_finished());
+        scene.tell(of_a, "all_of([1, 2])\nwaits for 1")?;
+        scene.tell(of_b, "all_of([2, 1])\nwaits for 1, and has nothing")?;
+        let has_one = redis::cmd("EXISTS").arg(TWO).query::<bool>(&mut conn)?;
+        single.release()?;
+        for transfer in transfers {
+            transfer.join().ok().context("a transfer fails")??;
+        }
+        Ok(wait && !has_one)
     })?;
-    knows(scene, &second, "B")?;
-    scene.tell(of_b, "granted, when A has released")?;
-    second.release()?;
+    scene.tell(of_a, "granted, and released")?;
+    scene.tell(of_b, "granted, and released")?;
     scene.goes_right(
-        waited,
+        has_nothing,
         "Each asks in the order of the keys, so whoever waits has nothing that the other wants.",
     )
 }
 
-fn knows(scene: &mut Scene, leases: &Leases, actor: &str) -> Result<()> {
-    for name in ["account:1", "account:2"] {
-        let lease = leases.get(name).context("it is in the set")?;
-        scene.knows(lease.token(), actor);
-    }
-    Ok(())
+fn transfer(set: &LockSet) -> leasehold::Result<()> {
+    let leases = set.acquire(secs(5))?;
+    sleep(millis(20));
+    leases.release()
 }
