@@ -196,6 +196,7 @@ fn fewer_permits_than_are_held_take_none_away_and_wait_for_enough_of_them() {
             left > 2 * TEN_SECONDS && left <= 3 * TEN_SECONDS,
             "{left:?}"
         );
+        assert_eq!(fewer.inspect().unwrap().free_permits(), Some(0));
         for _ in 0..2 {
             assert!(fewer.try_acquire().unwrap().is_none());
             held.pop().unwrap().release().unwrap();
