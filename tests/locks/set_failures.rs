@@ -175,6 +175,72 @@ fn locks_of_two_connects_are_held_together_and_not_written_under() {
     });
 }
 
+/// With the old prefixes the two of one key are not side by side.
+#[test]
+fn a_new_prefix_makes_a_new_order() {
+    let locks = Locks::connect("redis://127.0.0.1:1/").unwrap();
+    let named = |prefix, name| locks.lock(name).with(Options::new().prefix(prefix));
+    let set = LockSet::of([named("a:", "x"), named("b:", "c"), named("c:", "x")]);
+    let refused = set.with(Options::new().prefix("one:")).try_acquire();
+    assert!(
+        refused
+            .unwrap_err()
+            .to_string()
+            .contains("`x` is in the set twice")
+    );
+}
+
+/// The first is had shortly before the deadline, and the second not at all.
+#[test]
+fn all_locks_share_one_deadline_and_the_lease_that_ends_first_counts() {
+    unless_halted(|| {
+        let (_server, locks, _conn) = bench();
+        let held = BOTH.map(|name| locks.lock(name).acquire(LONG).unwrap());
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let asked = Instant::now();
+                let refused = locks.all_of(BOTH).acquire(2_000 * MS).unwrap_err();
+                (refused, asked.elapsed())
+            });
+            assert!(comes_true(|| waiting(&locks.lock("a")) == 1));
+            thread::sleep(1_700 * MS);
+            let [second, first] = held;
+            first.release().unwrap();
+            let (refused, took) = waiter.join().unwrap();
+            assert!(refused.context().is_some_and(|context| context.lock == "b"));
+            assert!(took < 2_000 * MS + SLACK, "{took:?}");
+            drop(second);
+        });
+        let long = Options::new().lease(Duration::from_secs(3_600));
+        let set = LockSet::of([locks.lock("a").with(long), locks.lock("b")]);
+        let leases = set.acquire(LONG).unwrap();
+        assert!(leases.remaining() < Duration::from_secs(60));
+        leases.release().unwrap();
+    });
+}
+
+/// Between the look at the locks and the writes.
+#[test]
+fn each_lock_is_watched_until_it_is_written() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let locks = impatient(&proxy.url(), LONG, 4);
+        let mut conn = server.connection().unwrap();
+        leave_the_watchdog_alone(&proxy, &locks, &mut conn);
+        for name in ["a", "b", "c"] {
+            let leases = locks.all_of(["a", "b", "c"]).acquire(LONG).unwrap();
+            let mut other = server.connection().unwrap();
+            let key = format!("lock:{name}");
+            proxy.at("MULTI").run(move || other.del(key).unwrap());
+            let error = leases.commit(|pipe| _ = pipe.set("value", 1)).unwrap_err();
+            assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+            assert!(error.context().is_some_and(|context| context.lock == name));
+            assert!(!conn.exists::<_, bool>("value").unwrap());
+        }
+    });
+}
+
 #[test]
 fn one_connection_is_enough() {
     unless_halted(|| {
@@ -212,41 +278,49 @@ fn a_panic_in_a_transaction_leaves_nothing_watched_and_all_held() {
     });
 }
 
-/// The commit may be executed later. So each lock has to change on the server before another
-/// holder has it.
+/// A commit without an answer may be executed later. So each lock has to change on the server
+/// before another holder has it.
 #[test]
-fn after_a_commit_without_an_answer_none_of_the_locks_is_handed_over() {
+fn only_after_a_commit_without_an_answer_none_of_the_locks_is_handed_over() {
     unless_halted(|| {
-        let server = Server::start().unwrap();
-        let proxy = Proxy::in_front_of(&server).unwrap();
-        let mut conn = server.connection().unwrap();
-        // Only after an earlier hold are there fencing tokens for hand-overs.
-        for name in BOTH {
-            let () = conn
-                .hset(format!("{{lock:{name}}}:lease"), "fence", 1)
-                .unwrap();
+        for is_answered in [true, false] {
+            commits_and_hands_over(is_answered);
         }
-        let locks = impatient(&proxy.url(), 700 * MS, 4);
-        let locks = locks.with(Options::new().hand_over(100, LONG));
-        leave_the_watchdog_alone(&proxy, &locks, &mut conn);
-        let leases = locks.all_of(BOTH).acquire(LONG).unwrap();
-        let tokens = BOTH.map(|name| conn.get::<_, String>(format!("lock:{name}")).unwrap());
+    });
+}
+
+fn commits_and_hands_over(is_answered: bool) {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = server.connection().unwrap();
+    // Only after an earlier hold are there fencing tokens for hand-overs.
+    for name in BOTH {
+        let companion = format!("{{lock:{name}}}:lease");
+        let () = conn.hset(companion, "fence", 1).unwrap();
+    }
+    let locks = impatient(&proxy.url(), 700 * MS, 4);
+    let locks = locks.with(Options::new().hand_over(100, LONG));
+    leave_the_watchdog_alone(&proxy, &locks, &mut conn);
+    let leases = locks.all_of(BOTH).acquire(LONG).unwrap();
+    let tokens = BOTH.map(|name| conn.get::<_, String>(format!("lock:{name}")).unwrap());
+    if !is_answered {
         proxy.at("EXEC").swallow();
-        let written = leases.commit(|pipe| _ = pipe.set("value", 1));
-        assert!(matches!(written, Err(Error::Unknown { .. })), "{written:?}");
-        thread::scope(|scope| {
-            let waiters = BOTH.map(|name| {
-                let lock = locks.lock(name);
-                let waiter = scope.spawn(move || lock.acquire(LONG).unwrap());
-                assert!(comes_true(|| waiting(&locks.lock(name)) == 1));
-                waiter
-            });
-            leases.release().unwrap();
-            let next = waiters.map(|waiter| waiter.join().unwrap());
-            for (before, lease) in tokens.iter().zip(&next) {
-                assert_ne!(*before, lease.token().to_string(), "handed over");
-            }
+    }
+    let written = leases.commit(|pipe| _ = pipe.set("value", 1));
+    let is_unknown = matches!(written, Err(Error::Unknown { .. }));
+    assert_eq!(is_unknown, !is_answered, "{written:?}");
+    thread::scope(|scope| {
+        let waiters = BOTH.map(|name| {
+            let lock = locks.lock(name);
+            let waiter = scope.spawn(move || lock.acquire(LONG).unwrap());
+            assert!(comes_true(|| waiting(&locks.lock(name)) == 1));
+            waiter
         });
+        leases.release().unwrap();
+        let next = waiters.map(|waiter| waiter.join().unwrap());
+        for (before, lease) in tokens.iter().zip(&next) {
+            assert_eq!(*before == lease.token().to_string(), is_answered);
+        }
     });
 }
 

@@ -240,3 +240,22 @@ fn one_lock_and_fifty() {
     }
     assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
 }
+
+/// The first is had shortly before the deadline, and the second not at all.
+#[test]
+fn all_share_one_deadline() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let [mut conn, mut other] = [(); 2].map(|()| server.connection().unwrap());
+        for (name, lease) in [("a", 1_700 * MS), ("b", 12 * LONG)] {
+            acquire_lock_with_timeout(&mut other, name, Duration::ZERO, lease).unwrap();
+        }
+        let asked = Instant::now();
+        let ran = with_locks(&mut conn, &["a", "b"], 2_000 * MS, LONG, |_, _| panic!());
+        let took = asked.elapsed();
+        assert!(
+            ran.unwrap().is_none() && took < 2_000 * MS + SLACK,
+            "{took:?}"
+        );
+    });
+}
