@@ -19,7 +19,7 @@ use std::{
 };
 
 use leasehold::{
-    Error, Lease, Locks, Once, Owner, Pool, Token, Watchdog,
+    Error, Lease, Leases, Locks, Once, Owner, Pool, Token, Watchdog,
     recipes::{Hold, reentrant},
 };
 use redis::Commands;
@@ -239,6 +239,36 @@ fn a_child_is_refused_while_others_ask_how_the_lease_stands() {
             assert!(said.iter().all(is_it), "{place}: {said:?}");
         }
         lease.take().unwrap().release().unwrap();
+    });
+}
+
+#[test]
+fn a_child_is_refused_a_set_while_others_ask_how_its_leases_stand() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = Locks::connect(&server.url()).unwrap();
+        let leases = locks.all_of(["a", "b"]).acquire(LONG).unwrap();
+        let lost = leases.lost();
+        let leases = RefCell::new(Some(leases));
+        let ways: [&dyn Fn(Leases) -> String; 5] = [
+            &|leases| format!("{:?}", leases.commit(|_| ())),
+            &|leases| format!("{:?}", leases.transaction(&[], |_, _| Ok(()))),
+            &|leases| format!("{:?}", leases.lost().notify(drop)),
+            &|leases| format!("{:?}", leases.release()),
+            &|_| format!("{:?}", locks.all_of(["c", "d"]).acquire(LONG).map(drop)),
+        ];
+        for (place, way) in ways.into_iter().enumerate() {
+            let said = children_while(
+                2,
+                || {
+                    let _ = lost.is_lost();
+                },
+                || way(leases.take().unwrap()),
+            );
+            let is_it = |said: &Option<String>| said.as_deref() == Some("Err(Forked)");
+            assert!(said.iter().all(is_it), "{place}: {said:?}");
+        }
+        leases.take().unwrap().release().unwrap();
     });
 }
 

@@ -332,11 +332,12 @@ impl Leases {
     /// # Errors
     /// A lock is lost, this is a forked child, or the locks are of several `Locks`.
     fn on_one_server(&self, name: &'static str) -> Result<&Lease> {
-        self.check_for(name)?;
         let Some(first) = self.leases.first() else {
             return Err(Error::invalid("locks", "the set is empty"));
         };
+        // In a forked child the state of a lease may stay locked for ever.
         first.stack.process.refuse_forked_child()?;
+        self.check_for(name)?;
         // On a cluster the server checks the slots: a slot may have moved to another shard since
         // its first lock was acquired.
         let are_beside = (self.leases.iter()).all(|lease| lease.stack.is_beside(&first.stack));

@@ -107,8 +107,11 @@ fn a_commit_names_the_lock_that_is_lost_and_the_others_stay_held() {
     on_both(|world| {
         let (ours, theirs) = (world.locks(), world.locks());
         let leases = ours.all_of(["a", "b", "c"]).acquire(LONG).unwrap();
-        world.steal(&theirs.lock("b"));
-        let lost = leases.commit(|pipe| _ = pipe.set("balance", 1));
+        // The server is asked all the same: the closure runs after the look at the clock.
+        let lost = leases.commit(|pipe| {
+            world.steal(&theirs.lock("b"));
+            pipe.set("balance", 1);
+        });
         let held = ["a", "b", "c"].map(|name| leases.get(name).unwrap().is_held());
         (lost.map_err(|error| named(&error)), held)
     });
