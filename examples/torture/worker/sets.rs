@@ -21,7 +21,9 @@ use crate::{
 };
 
 /// Nobody waits for so long, unless two wait for each other: then the round does not end.
-const FOR_EVER: Duration = Duration::from_secs(30);
+const FOR_EVER: Duration = Duration::from_secs(60);
+/// With a bug: two that wait for each other end within the round.
+const NOT_FOR_EVER: Duration = Duration::from_secs(5);
 /// Who has one lock and wants another, in any order, may close a circle: for so long.
 const SHORT: Duration = Duration::from_millis(50);
 
@@ -38,7 +40,7 @@ pub(super) fn set(hand: &mut Hand) -> anyhow::Result<()> {
     let ids = names.map(|name| hand.ask(name, Mode::Exclusive, None, LEASE, None));
     let acquired = if hand.plan.has_bug("callers-order") {
         let locks = names.map(|name| hand.locks.lock(name).with(options.clone()));
-        let leases = locks.iter().map(|lock| lock.acquire(FOR_EVER / 6));
+        let leases = locks.iter().map(|lock| lock.acquire(NOT_FOR_EVER));
         leases.collect::<Result<_, _>>().map(Held::Each)
     } else {
         let set = hand.locks.all_of(names).with(options);
