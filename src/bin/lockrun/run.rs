@@ -40,8 +40,8 @@ enum RunResult {
     Run(Ended, LockResult<()>),
 }
 
-/// Acquires the locks, runs the command and releases them. The report has the exit code and the text
-/// to print.
+/// Acquires the locks, runs the command and releases them. The report has the exit code and the
+/// text to print.
 pub(crate) fn run(arguments: &Arguments) -> Report {
     let mut report = Report::new();
     let outcome = locked(arguments, &mut report);

@@ -91,7 +91,7 @@ pub fn with_locks<T>(
     Ok(Some(Ran { value, released }))
 }
 
-type Held = (LockName, Token);
+type HeldLock = (LockName, Token);
 
 /// The connection gives no replies any more.
 fn is_silent(error: &Error) -> bool {
@@ -138,7 +138,7 @@ fn acquire_all(
     wanted: &[LockName],
     millis: u64,
     deadline: Deadline,
-    held: &mut Vec<Held>,
+    held: &mut Vec<HeldLock>,
 ) -> Result<bool> {
     let mut lease = LeaseTimes::from_now(millis);
     for lock in wanted {
@@ -168,7 +168,7 @@ fn acquire_all(
     }
 }
 
-fn renew_if_due(conn: &mut Connection, held: &[Held], lease: &mut LeaseTimes) -> Result<()> {
+fn renew_if_due(conn: &mut Connection, held: &[HeldLock], lease: &mut LeaseTimes) -> Result<()> {
     if held.is_empty() || !lease.renew_at.has_passed() {
         return Ok(());
     }
@@ -178,7 +178,7 @@ fn renew_if_due(conn: &mut Connection, held: &[Held], lease: &mut LeaseTimes) ->
 
 /// Sets the end of each lock again. One that has ended meanwhile is taken again if it is free:
 /// nothing was done under it yet.
-fn renew_all(conn: &mut Connection, held: &[Held], lease: u64) -> Result<()> {
+fn renew_all(conn: &mut Connection, held: &[HeldLock], lease: u64) -> Result<()> {
     for (lock, token) in held {
         let operation = Operation::new(WITH_LOCKS, lock.text());
         let renewed = take_or_set_end(lock, token, Some(lease)).asks(conn);
@@ -191,7 +191,7 @@ fn renew_all(conn: &mut Connection, held: &[Held], lease: u64) -> Result<()> {
 
 /// Releases all, whatever happens to one of them, unless the connection fails. The error names all
 /// that were lost, or is the first of another kind.
-fn release_all(conn: &mut Connection, held: &[Held]) -> Result<()> {
+fn release_all(conn: &mut Connection, held: &[HeldLock]) -> Result<()> {
     let (mut lost, mut failed) = (Vec::new(), Ok(()));
     for (lock, token) in held {
         let operation = Operation::new(WITH_LOCKS, lock.text());
