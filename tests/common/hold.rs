@@ -31,14 +31,19 @@ pub fn leave_the_watchdog_alone(proxy: &Proxy, locks: &Locks, admin: &mut Connec
     watched.release().unwrap();
 }
 
+/// A semaphore refuses the hand-over that these locks may have.
+pub fn semaphore(locks: &Locks, name: &str, permits: u32) -> Lock {
+    let without = Options::new().hand_over(0, Duration::ZERO);
+    locks.semaphore(name, permits).with(without)
+}
+
 /// A lock of each kind, named after it. The semaphore has one permit, so that it excludes like the others.
 pub fn every_kind(locks: &Locks) -> [Lock; 5] {
-    let one_after_the_other = Options::new().hand_over(0, Duration::ZERO);
     [
         locks.lock("mutex"),
         locks.reentrant("reentrant"),
         locks.read("read"),
         locks.write("write"),
-        locks.semaphore("semaphore", 1).with(one_after_the_other),
+        semaphore(locks, "semaphore", 1),
     ]
 }

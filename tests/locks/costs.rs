@@ -11,7 +11,7 @@ use redis::Client;
 use crate::{
     common::{
         LONG, MS, Proxy, SLACK, Server,
-        hold::{comes_true, every_kind, leave_the_watchdog_alone},
+        hold::{comes_true, every_kind, leave_the_watchdog_alone, semaphore},
         proxy::Traffic,
         wait::at_once,
     },
@@ -87,7 +87,7 @@ fn a_free_lock_costs_a_round_trip_and_so_does_its_release() {
     let proxy = Proxy::in_front_of(&server).unwrap();
     let locks = crate::connect(&proxy.url());
     leave_the_watchdog_alone(&proxy, &locks, &mut server.connection().unwrap());
-    let permits = locks.semaphore("permits", 3);
+    let permits = semaphore(&locks, "permits", 3);
     let _another = permits.acquire(LONG).unwrap();
     for lock in every_kind(&locks).into_iter().chain([permits]) {
         // Not at first, until the script is known and the connections are there.
@@ -106,7 +106,7 @@ fn permits_are_renewed_in_the_batches_of_the_other_kinds() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let locks = crate::connect(&proxy.url()).with(crate::options().lease(1_500 * MS));
-    let three = [1, 2, 3].map(|_| locks.semaphore("permits", 3));
+    let three = [1, 2, 3].map(|_| semaphore(&locks, "permits", 3));
     let leases: Vec<_> = (every_kind(&locks).into_iter().chain(three))
         .map(|lock| {
             // The later ones join the renewals of the first.
