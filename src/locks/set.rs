@@ -1,9 +1,9 @@
 //! Several locks at once, all or none: `LockSet`, and its guard `Leases`.
 //!
 //! The locks are acquired one after the other, in the order of their keys. So no two sets wait for
-//! each other in a circle: of all sets that wait, the one whose locks come last waits for nobody
-//! who waits. The leases that are already held renew themselves meanwhile. If one lock is not had,
-//! the others are released.
+//! each other in a circle: the set that waits for the greatest key waits for a holder that waits
+//! for nothing. The leases that are already held renew themselves meanwhile. If one lock is not
+//! acquired, the others are released.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,8 +31,8 @@ const COMMIT: &str = "Leases::commit";
 ///
 /// # Guarantees
 /// - All locks are held, or none.
-/// - Programs that use sets, and no single lock of a set beside them while they hold another, never
-///   wait for each other in a circle.
+/// - Threads that acquire locks only by sets, one set at a time, never wait for each other in a
+///   circle.
 ///
 /// It does not guarantee an order among sets and single locks that want the same lock: a set waits
 /// for one lock after the other, so it may wait longer than others for the whole.
