@@ -7,7 +7,8 @@ pub fn rules(what: &str) -> Vec<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guarantees.md");
     // What is named in the first column may be a link.
     let text = fs::read_to_string(page).unwrap().replace(['[', ']'], "");
-    let row = text
+    let (_, list) = text.split_once("## The smallest access list").unwrap();
+    let row = list
         .lines()
         .find(|line| line.starts_with(&format!("| {what}")));
     // In a table a `|` that ends no cell is escaped.
