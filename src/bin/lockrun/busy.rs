@@ -1,11 +1,10 @@
 //! A lock that somebody else holds, or a semaphore without a free permit, and the holders.
 
-use std::{fmt, time::Duration};
+use std::fmt;
 
-use humantime::format_duration;
 use leasehold::{Holder, Inspection, Lock};
 
-use crate::text::held_by;
+use crate::text::{held_by, rounded};
 
 /// So many holders are named in one line.
 const NAMED: usize = 3;
@@ -43,7 +42,7 @@ impl Busy {
             ([holder, others @ ..], _) => {
                 write!(f, "is busy: held by {} ", held_by(holder))?;
                 match holder.remaining() {
-                    Some(left) => write!(f, "for another {}, unless renewed", Left(left))?,
+                    Some(left) => write!(f, "for another {}, unless renewed", rounded(left))?,
                     None => f.write_str("with no end")?,
                 }
                 match others.len() {
@@ -80,7 +79,7 @@ impl Busy {
         }
         // The one that ends first stands first.
         match holders.get(too_many).and_then(Holder::remaining) {
-            Some(left) => write!(f, "; one is free in {}, unless renewed", Left(left)),
+            Some(left) => write!(f, "; one is free in {}, unless renewed", rounded(left)),
             None => Ok(()),
         }
     }
@@ -94,20 +93,6 @@ impl fmt::Display for Busy {
                 self.of_permits(permits, f)
             }
             _ => self.of_a_lock(f),
-        }
-    }
-}
-
-/// The rest of a lease in readable precision: `7.2 s`, `1m 40s`.
-struct Left(Duration);
-
-impl fmt::Display for Left {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 < Duration::from_secs(60) {
-            write!(f, "{:.1} s", self.0.as_secs_f64())
-        } else {
-            let seconds = Duration::from_secs(self.0.as_secs());
-            write!(f, "{}", format_duration(seconds))
         }
     }
 }

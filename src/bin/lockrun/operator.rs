@@ -1,18 +1,15 @@
 //! For operators: prints who holds each lock, or takes it away.
 
-use std::{
-    fmt::Write,
-    time::{Duration, SystemTime},
-};
+use std::{fmt::Write, time::SystemTime};
 
-use humantime::{format_duration, format_rfc3339_seconds};
+use humantime::format_rfc3339_seconds;
 use leasehold::{Error, Holder, Inspection, Lock, Locks, Result};
 use serde_json::{Value, json};
 
 use crate::{
     arguments::Arguments,
     outcome::{Told, code_of, failure_in_json},
-    text::{held_by, holder_in_json, last_run, last_run_in_json, millis, whole},
+    text::{held_by, holder_in_json, last_run, last_run_in_json, rounded, whole},
 };
 
 pub(crate) fn status(arguments: &Arguments) -> (u8, Told) {
@@ -137,13 +134,13 @@ fn lines(holder: &Holder, ours: Option<u32>) -> Vec<(&'static str, String)> {
     let mut lines = vec![("by", held_by(holder))];
     if let Some(since) = holder.since() {
         let ago = SystemTime::now().duration_since(since).unwrap_or_default();
-        let (moment, ago) = (format_rfc3339_seconds(since), format_duration(short(ago)));
-        lines.push(("since", format!("{moment}, {ago} ago")));
+        let moment = format_rfc3339_seconds(since);
+        lines.push(("since", format!("{moment}, {} ago", rounded(ago))));
     }
-    let left = holder.remaining().map_or("no end".to_owned(), |left| {
-        format!("{}, unless renewed", format_duration(short(left)))
+    let ends = holder.remaining().map_or("never".to_owned(), |left| {
+        format!("in {}, unless renewed", rounded(left))
     });
-    lines.push(("for still", left));
+    lines.push(("ends", ends));
     if let Some(fence) = holder.fencing_token() {
         lines.push(("fencing token", fence.to_string()));
     }
@@ -151,15 +148,6 @@ fn lines(holder: &Holder, ours: Option<u32>) -> Vec<(&'static str, String)> {
         lines.push(("one of", permits.to_string()));
     }
     lines
-}
-
-/// Rounds a time down to a readable precision.
-fn short(time: Duration) -> Duration {
-    if time < Duration::from_secs(10) {
-        Duration::from_millis(millis(time))
-    } else {
-        Duration::from_secs(time.as_secs())
-    }
 }
 
 fn in_json(arguments: &Arguments, name: &str, inspection: &Inspection) -> Value {

@@ -25,6 +25,18 @@ pub(crate) fn printable(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
+/// A time for people, rounded down: milliseconds below a second, otherwise the two largest units,
+/// such as `1m 40s`. `--wait` reads the same format.
+pub(crate) fn rounded(time: Duration) -> String {
+    let time = match time.as_secs() {
+        0 => Duration::from_millis(millis(time)),
+        seconds => Duration::from_secs(seconds),
+    };
+    let text = format_duration(time).to_string();
+    let units: Vec<_> = text.split(' ').take(2).collect();
+    units.join(" ")
+}
+
 pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
@@ -49,8 +61,7 @@ pub(crate) fn holder_in_json(holder: &Holder) -> Value {
 /// Describes the last run for people: by whom, and how long ago.
 pub(crate) fn last_run(run: &LastRun) -> String {
     let by = printable(run.by().map_or("somebody unknown", Owner::as_str));
-    let ago = Duration::from_secs(run.ago().as_secs());
-    format!("was run {} ago by {by}", format_duration(ago))
+    format!("was run {} ago by {by}", rounded(run.ago()))
 }
 
 /// The last run as JSON.

@@ -160,7 +160,7 @@ fn a_lock_with_no_end_is_seen_and_cleared() {
         let said = "lockrun: `a` is busy: held by somebody unknown with no end\n";
         assert_eq!((busy.code, &*busy.err), (75, said));
         let status = ask(&server, "--status").out;
-        assert!(status.contains("no end"), "{status}");
+        assert!(status.ends_with("  ends           never\n"), "{status}");
         assert_eq!(ask(&server, "--force-release").code, 0);
         assert_eq!(run(&server, "", "echo in").out, "in\n");
     });
@@ -196,5 +196,31 @@ fn what_a_holder_calls_itself_does_nothing_to_a_terminal() {
         let busy = run(&server, "", "true").err;
         assert!(busy.contains("held by evil"), "{busy:?}");
         assert!(!busy.contains('\u{1b}') && busy.lines().count() == 1);
+    });
+}
+
+#[test]
+fn every_time_is_told_in_one_format() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        // One second more than is expected, of which some milliseconds pass.
+        for (secs, text) in [
+            (43, "42s"),
+            (101, "1m 40s"),
+            (3 * 3_600 + 121, "3h 2m"),
+            (2 * 86_400 + 4 * 3_600 + 61, "2days 4h"),
+        ] {
+            let _: () = conn.set_ex(KEY, "somebody", secs).unwrap();
+            let status = ask(&server, "--status").out;
+            let ends = format!("  ends           in {text}, unless renewed\n");
+            assert!(status.ends_with(&ends), "{status}");
+            let busy = run(&server, "", "true").err;
+            let another = format!(" for another {text}, unless renewed\n");
+            assert!(busy.ends_with(&another), "{busy}");
+        }
+        let _: () = conn.pset_ex(KEY, "somebody", 900).unwrap();
+        let status = ask(&server, "--status").out;
+        assert!(status.ends_with("ms, unless renewed\n"), "{status}");
     });
 }

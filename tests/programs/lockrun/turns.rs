@@ -30,9 +30,9 @@ fn of_two_at_once_one_is_told_that_it_is_busy_and_says_who_has_the_lock() {
             let who = format!(":{}:main for another ", first.pid());
             let (is_held_by, left) = said.split_once(&who).unwrap();
             assert!(is_held_by.starts_with("lockrun: `a` is busy: held by "));
-            let seconds = left.strip_suffix(" s, unless renewed").unwrap();
-            let seconds: f64 = seconds.parse().unwrap();
-            assert!((15.0..=30.0).contains(&seconds), "{said}");
+            let seconds = left.strip_suffix("s, unless renewed").unwrap();
+            let seconds: u64 = seconds.parse().unwrap();
+            assert!((15..=30).contains(&seconds), "{said}");
         }
         first.echoes("still here");
         let first = first.finish();
