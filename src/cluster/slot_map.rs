@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::layout::{Layout, SLOTS, ShardLayout};
+use super::layout::{Layout, Node, SLOTS};
 use crate::pool::{Address, MasterPlace};
 
 /// The slot of a key, by the text in its first pair of braces if there is any, otherwise by the
@@ -40,8 +40,7 @@ pub(crate) struct ShardId(usize);
 
 /// A master and its replicas.
 struct Shard {
-    /// The ids of all its nodes, including the master, each with its address if that is known.
-    nodes: HashMap<String, Option<Address>>,
+    /// The id of the master.
     master: String,
     /// The address for its connections.
     address: Address,
@@ -60,9 +59,19 @@ impl Shard {
     }
 }
 
+/// A node of a shard, master or replica.
+struct Member {
+    shard: ShardId,
+    /// `None`: it is not known, or the newest answer does not name the node.
+    address: Option<Address>,
+}
+
 /// All shards, and the shard of each slot.
 pub(super) struct SlotMap {
     shards: Vec<Shard>,
+    /// By the id of the node. One that is no longer named stays: a later answer may name it as the
+    /// master of its shard, since nodes learn of a failover one after another.
+    members: HashMap<String, Member>,
     slots: Vec<Option<ShardId>>,
     /// A node's reply contradicts the map.
     pub(super) in_doubt: bool,
@@ -74,6 +83,7 @@ impl SlotMap {
     pub(super) fn empty() -> Self {
         Self {
             shards: Vec::new(),
+            members: HashMap::new(),
             slots: vec![None; usize::from(SLOTS)],
             in_doubt: true,
             named_by_a_move: None,
@@ -117,20 +127,18 @@ impl SlotMap {
     /// The addresses of all nodes, those of the masters first.
     pub(super) fn addresses(&self) -> Vec<Address> {
         let masters = self.shards.iter().map(|shard| shard.address.clone());
-        let others = self.shards.iter().flat_map(|shard| shard.nodes.values());
-        masters.chain(others.flatten().cloned()).collect()
+        let others = self.members.values().filter_map(|it| it.address.clone());
+        masters.chain(others).collect()
     }
 
     /// Enters a `MOVED`: this node serves the slot, as the master of its shard.
     pub(super) fn moved(&mut self, slot: u16, to: &Address) {
-        let is_node = |shard: &Shard| shard.nodes.values().flatten().any(|node| node == to);
-        let mut shards = self.shards.iter();
-        let found = (shards.position(|shard| shard.address == *to))
-            .or_else(|| self.shards.iter().position(is_node));
+        let is_it = |member: &&Member| member.address.as_ref() == Some(to);
+        let found = self.members.values().find(is_it).map(|it| it.shard);
         if let Some(entry) = self.slots.get_mut(usize::from(slot)) {
-            *entry = found.map(ShardId);
+            *entry = found;
         }
-        if let Some(shard) = found.and_then(|at| self.shards.get_mut(at)) {
+        if let Some(shard) = found.and_then(|id| self.shards.get_mut(id.0)) {
             shard.lead_to(to.clone());
         } else {
             self.in_doubt = true;
@@ -142,66 +150,51 @@ impl SlotMap {
     /// nothing.
     pub(super) fn enter(&mut self, layout: Layout) {
         let mut slots = vec![None; usize::from(SLOTS)];
-        let mut entered = Vec::new();
+        // A shard that is no longer named keeps its address, but its nodes are not asked.
+        for member in self.members.values_mut() {
+            member.address = None;
+        }
         let masters: Vec<_> = layout.iter().map(|it| it.master.id.clone()).collect();
         for found in layout {
-            let known = self.recognised(&found.master.id, &masters, &entered);
             let Some(address) = found.master.address.clone() else {
                 continue;
             };
-            let at = known.unwrap_or(self.shards.len());
+            let known = self.recognised(&found.master.id, &masters);
+            let shard = known.unwrap_or(ShardId(self.shards.len()));
             if known.is_none() {
                 self.shards.push(Shard {
-                    nodes: HashMap::new(),
                     master: String::new(),
                     address: address.clone(),
                     epoch: 0,
                     in_doubt: false,
                 });
             }
-            let shard = &mut self.shards[at];
-            shard.lead_to(address);
-            shard.master.clone_from(&found.master.id);
-            for slot in found.slots.iter().cloned().flatten() {
-                slots[usize::from(slot)] = Some(ShardId(at));
+            self.shards[shard.0].lead_to(address);
+            self.shards[shard.0].master.clone_from(&found.master.id);
+            for slot in found.slots.into_iter().flatten() {
+                slots[usize::from(slot)] = Some(shard);
             }
-            shard.nodes = nodes_of(found);
-            entered.push(at);
-        }
-        // A shard that is no longer named keeps its address, but its nodes are not asked.
-        for (at, shard) in self.shards.iter_mut().enumerate() {
-            if !entered.contains(&at) {
-                shard.nodes.clear();
+            for Node { id, address } in found.replicas.into_iter().chain([found.master]) {
+                self.members.insert(id, Member { shard, address });
             }
         }
         self.slots = slots;
         self.in_doubt = false;
     }
 
-    /// The known shard of a master: the one with this master, or else one that had it as a node and
-    /// has lost its own master. A replica may also have moved from one shard to another.
-    fn recognised(&self, master: &str, masters: &[String], entered: &[usize]) -> Option<usize> {
-        let mut shards = self.shards.iter();
-        let same = shards.position(|shard| shard.master == master);
-        same.or_else(|| {
-            self.shards.iter().enumerate().position(|(at, shard)| {
-                shard.nodes.contains_key(master)
-                    && !masters.contains(&shard.master)
-                    && !entered.contains(&at)
-            })
-        })
+    /// The shard that this master was last a node of, unless another node is its master by now: a
+    /// replica may have moved from one shard to another.
+    fn recognised(&self, master: &str, masters: &[String]) -> Option<ShardId> {
+        let id = self.members.get(master)?.shard;
+        let before = &self.shards.get(id.0)?.master;
+        (before == master || !masters.contains(before)).then_some(id)
     }
-}
-
-fn nodes_of(shard: ShardLayout) -> HashMap<String, Option<Address>> {
-    let all = shard.replicas.into_iter().chain([shard.master]);
-    all.map(|node| (node.id, node.address)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::layout::Node;
+    use crate::cluster::layout::ShardLayout;
 
     fn node(name: &str) -> Node {
         Node {
@@ -250,6 +243,24 @@ mod tests {
         assert_eq!(map.shard_of(0), before);
         assert_eq!((address(&map, 0), epoch(&map, 0)), ("c".to_owned(), 1));
         assert_eq!((address(&map, 100), epoch(&map, 100)), ("b".to_owned(), 0));
+    }
+
+    /// Right after a failover a node may not name the old master, and another may still name it.
+    #[test]
+    fn a_shard_keeps_its_id_where_nodes_differ_about_a_failover_or_do_not_name_it() {
+        let mut map = two_shards();
+        let before = map.shard_of(0);
+        for (shards, leads_to) in [
+            (vec![group("c", &[], 0..=99)], "c"),
+            (vec![group("a", &["c"], 0..=99)], "a"),
+            (vec![], ""),
+            (vec![group("c", &[], 0..=99)], "c"),
+        ] {
+            let is_named = !shards.is_empty();
+            map.enter([shards, vec![group("b", &["d"], 100..=16_383)]].concat());
+            assert_eq!(map.shard_of(0), before.filter(|_| is_named));
+            assert!(!is_named || address(&map, 0) == leads_to);
+        }
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Nodes of a cluster that name each other, or nobody, for a lock: nothing is granted, and no call
 //! takes longer than it has.
 
-use std::{thread, time::Instant};
+use std::{sync::Arc, thread, time::Instant};
 
 use leasehold::{Error, Locks, Nodes, Options};
+use parking_lot::Mutex;
 
 use super::{
     LIMIT, SLOT, SLOTS, Said, acquire, all_at, attempts, halves, master_and_replica_at, nodes_of,
@@ -48,6 +49,34 @@ fn locks_follow_nodes_that_name_each_other_five_times() {
         );
         assert_eq!(tries(&a) + tries(&b), sent, "{code}");
     }
+}
+
+/// Who has heard of a failover first does not name the old master, and others still do.
+#[test]
+fn the_new_master_is_found_while_nodes_differ_about_a_failover() {
+    let layouts = Arc::new(Mutex::new(Vec::new()));
+    let node = |role| {
+        let layouts = Arc::clone(&layouts);
+        Fake::saying(move |command, before| {
+            let mut layouts = layouts.lock();
+            let is_over = layouts.len() == 1;
+            let rest = ["-CLUSTERDOWN not yet\r\n", "+OK\r\n"][usize::from(is_over)];
+            let said = Said::new(rest);
+            let slots = layouts.last().cloned().unwrap_or_default();
+            said.now(|words| (words.role, words.slots) = (role, slots));
+            if command == "CLUSTER SLOTS" && !is_over {
+                layouts.pop();
+            }
+            said.answer(command, before)
+        })
+    };
+    let (old, new) = (node("slave"), node("master"));
+    let before = master_and_replica_at(old.port(), new.port());
+    let after = all_at(new.port());
+    // From the last one to the first.
+    *layouts.lock() = vec![after.clone(), before.clone(), after, before];
+    let nodes = patient_nodes_of(&[old.port(), new.port()]);
+    assert!(acquire(&nodes).unwrap());
 }
 
 /// From a millisecond to a quarter of a second: the sixth pause is longer than all before it.
