@@ -23,7 +23,9 @@ use super::{
 };
 use crate::{
     error::{Error, Result, makes_no_sense},
-    pool::{Address, MasterPlace, asked_in_vain, connect, last_that_may_pass, with_address},
+    pool::{
+        Access, Address, MasterPlace, asked_in_vain, connect, last_that_may_pass, with_address,
+    },
     time::{self, Deadline},
 };
 
@@ -57,8 +59,7 @@ const HINTS: [&str; 2] = [
 
 /// The map of one cluster.
 pub(super) struct Map {
-    /// The settings of each connection to a node. The address in them is not used.
-    client: Client,
+    pub(super) access: Access,
     translation: Option<AddressMap>,
     /// The time limit for asking nodes one after another.
     limit: Duration,
@@ -123,13 +124,13 @@ impl NodeQueue {
 
 impl Map {
     pub(super) fn new(
-        client: Client,
+        access: Access,
         seeds: Vec<Address>,
         translation: Option<AddressMap>,
         limit: Duration,
     ) -> Self {
         Self {
-            client,
+            access,
             translation,
             limit,
             known: Mutex::new(SlotMap::empty()),
@@ -208,8 +209,13 @@ impl Map {
     }
 
     /// Opens a connection to the node at this address, master or not.
-    pub(super) fn open_at(&self, address: &Address, deadline: Deadline) -> RedisResult<Connection> {
-        let client = with_address(&self.client, &address.host, address.port)?;
+    pub(super) fn open_at(
+        &self,
+        client: &Client,
+        address: &Address,
+        deadline: Deadline,
+    ) -> RedisResult<Connection> {
+        let client = with_address(client, &address.host, address.port)?;
         connect(&client, deadline.remaining_up_to(self.limit))
     }
 
@@ -247,31 +253,40 @@ impl Map {
             }
             known.addresses().is_empty()
         };
+        let client = self.access.client(deadline)?;
         let mut why = None;
         for _ in 0..asking.queue.len() {
             let Some(node) = asking.next().filter(|_| !deadline.has_passed()) else {
                 break;
             };
             asking.asked = Some(time::now());
-            let error = match self.layout_of(&node, Deadline::after(deadline.remaining() / 2)) {
-                Ok(layout) if layout.is_empty() => nobody_says(&format!("{node} knows of no slot")),
-                Ok(layout) => {
-                    let mut known = self.known.lock();
-                    known.enter(layout);
-                    asking.failed.remove(&node);
-                    asking.update(known.addresses());
-                    asking.answered = Some(time::now());
-                    return Ok(());
-                }
-                Err(error) => asked_in_vain(WANTED, &node, error, HINTS, knows_none_yet),
-            };
+            let error =
+                match self.layout_of(&client, &node, Deadline::after(deadline.remaining() / 2)) {
+                    Ok(layout) if layout.is_empty() => {
+                        nobody_says(&format!("{node} knows of no slot"))
+                    }
+                    Ok(layout) => {
+                        let mut known = self.known.lock();
+                        known.enter(layout);
+                        asking.failed.remove(&node);
+                        asking.update(known.addresses());
+                        asking.answered = Some(time::now());
+                        return Ok(());
+                    }
+                    Err(error) => asked_in_vain(WANTED, &node, error, HINTS, knows_none_yet),
+                };
             why = last_that_may_pass(why, error);
         }
         Err(why.unwrap_or_else(|| nobody_says("there was no time to ask them")))
     }
 
-    fn layout_of(&self, node: &Address, deadline: Deadline) -> RedisResult<Layout> {
-        let mut connection = self.open_at(node, deadline)?;
+    fn layout_of(
+        &self,
+        client: &Client,
+        node: &Address,
+        deadline: Deadline,
+    ) -> RedisResult<Layout> {
+        let mut connection = self.open_at(client, node, deadline)?;
         let answer: Value = redis::cmd("CLUSTER").arg("SLOTS").query(&mut connection)?;
         layout::read(answer, node, self.translation.as_ref()).ok_or_else(makes_no_sense)
     }
@@ -290,7 +305,12 @@ mod tests {
 
     fn learnt(line: &str) -> Option<Redirect> {
         let client = Client::open("redis://127.0.0.1/").unwrap();
-        let map = Map::new(client, Vec::new(), None, Duration::from_secs(1));
+        let map = Map::new(
+            Access::new(client, None),
+            Vec::new(),
+            None,
+            Duration::from_secs(1),
+        );
         let answer = redis::parse_redis_value(line.as_bytes()).unwrap();
         map.redirect(&answer.extract_error().unwrap_err())
     }
@@ -324,7 +344,7 @@ mod tests {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::new("127.0.0.1", silent.local_addr().unwrap().port());
         let client = Client::open("redis://127.0.0.1/").unwrap();
-        let map = Map::new(client, vec![address], None, LIMIT);
+        let map = Map::new(Access::new(client, None), vec![address], None, LIMIT);
         let by = Deadline::after(100 * LIMIT);
         let begun = time::now();
         thread::scope(|scope| {

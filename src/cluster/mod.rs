@@ -12,14 +12,16 @@ mod slot_map;
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
+#[cfg(feature = "tls-rustls")]
+use redis::TlsCertificates;
 use redis::{Client, Connection, ConnectionAddr, RedisError};
 
 use crate::{
     error::{Error, Result},
     name::LockName,
     pool::{
-        Address, HOPS, Limits, MasterLocator, MasterPlace, Pool, PoolBuilder, PooledConnection,
-        Process, failure, nodes_of, prepared,
+        Access, Address, HOPS, Limits, LoginResult, MasterLocator, MasterPlace, Pool, PoolBuilder,
+        PooledConnection, Process, failure, nodes_of,
     },
     time::{Backoff, Deadline},
 };
@@ -69,8 +71,7 @@ struct Inner {
     map: Arc<Map>,
     pools: PerShard<Pool>,
     settings: PoolBuilder,
-    /// The settings of each connection to a node. The address in them is not used.
-    client: Client,
+    access: Access,
 }
 
 impl Nodes {
@@ -224,7 +225,7 @@ impl Nodes {
         inner.pools.get_or_make(shard, || {
             let map = Arc::clone(&inner.map);
             let to_shard = Arc::new(ShardLocator { map, shard });
-            (inner.settings.clone()).build_to(&inner.client, Some(to_shard))
+            (inner.settings.clone()).build_to(inner.access.clone(), Some(to_shard))
         })
     }
 
@@ -239,7 +240,8 @@ impl Nodes {
     pub(crate) fn ping(&self, shard: ShardId, deadline: Deadline) -> Result<()> {
         let map = &self.inner.map;
         let place = map.locate(shard, deadline)?;
-        let opened = map.open_at(&place.address, deadline);
+        let client = map.access.client(deadline)?;
+        let opened = map.open_at(&client, &place.address, deadline);
         let answered = opened.and_then(|mut conn| match redis::cmd("PING").exec(&mut conn) {
             // A refusal is an answer.
             Err(refusal) if !refusal.is_io_error() => Ok(()),
@@ -363,6 +365,14 @@ pub struct NodesBuilder {
 }
 
 impl NodesBuilder {
+    /// The settings of the pools, and of the connections that ask for the map.
+    pub(crate) fn with_pools(pools: PoolBuilder) -> Self {
+        Self {
+            pools,
+            address_map: None,
+        }
+    }
+
     /// Sets the greatest number of connections to each master, 1 to 10,000. Default 10.
     pub fn max_size(mut self, connections: u32) -> Self {
         self.pools = self.pools.max_size(connections);
@@ -387,6 +397,22 @@ impl NodesBuilder {
     /// Like [`PoolBuilder::io_timeout`]. 1 ms to 24 h, default 2 s.
     pub fn io_timeout(mut self, timeout: Duration) -> Self {
         self.pools = self.pools.io_timeout(timeout);
+        self
+    }
+
+    /// Like [`PoolBuilder::login`], for all nodes.
+    pub fn login(
+        mut self,
+        user_and_password: impl Fn() -> LoginResult + Send + Sync + 'static,
+    ) -> Self {
+        self.pools = self.pools.login(user_and_password);
+        self
+    }
+
+    /// Like [`PoolBuilder::certificates`], for all nodes.
+    #[cfg(feature = "tls-rustls")]
+    pub fn certificates(mut self, certificates: TlsCertificates) -> Self {
+        self.pools = self.pools.certificates(certificates);
         self
     }
 
@@ -428,8 +454,8 @@ impl NodesBuilder {
         self.build(&nodes_of(url)?)
     }
 
-    /// Builds the nodes of the cluster of these clients: for settings that a URL has no place for,
-    /// such as a private CA. Opens no connection and waits for nothing.
+    /// Builds the nodes of the cluster of these clients: for settings that a URL has no place for.
+    /// Opens no connection and waits for nothing.
     ///
     /// The first client has the settings for all nodes: password, TLS. Of the others only the
     /// address is used.
@@ -451,15 +477,15 @@ impl NodesBuilder {
         let seeds = nodes.iter().map(address_of).collect::<Result<Vec<_>>>()?;
         let first = nodes.first();
         let first = first.ok_or_else(|| Error::invalid("nodes", "there has to be at least one"))?;
-        let client = prepared(first)?;
+        let access = self.pools.access(first)?;
         let limit = self.pools.limits().connect;
         Ok(Nodes {
             inner: Arc::new(Inner {
                 process: Process::current(),
-                map: Arc::new(Map::new(client.clone(), seeds, self.address_map, limit)),
+                map: Arc::new(Map::new(access.clone(), seeds, self.address_map, limit)),
                 pools: PerShard::default(),
                 settings: self.pools,
-                client,
+                access,
             }),
         })
     }

@@ -29,10 +29,13 @@ pub use set::{Leases, LockSet};
 use std::sync::Arc;
 
 #[cfg(feature = "cluster")]
-use crate::{cluster::Nodes, pool::is_of_a_cluster};
+use crate::{
+    cluster::{Nodes, NodesBuilder},
+    pool::is_of_a_cluster,
+};
 use crate::{
     error::Result,
-    pool::Pool,
+    pool::{Pool, PoolBuilder},
     recipes::hold::LockKind,
     server::{RedisServer, Server},
 };
@@ -87,11 +90,33 @@ impl Locks {
     /// - [`Error::Thread`](crate::Error::Thread): a thread could not be started. On a cluster this
     ///   is an error of the first use of a shard.
     pub fn connect(url: &str) -> Result<Self> {
+        Self::connect_with(url, Pool::builder())
+    }
+
+    /// Like [`connect`](Self::connect), with other settings of the pool, or on a cluster of all
+    /// pools: time-outs, a [login](PoolBuilder::login) that changes,
+    /// [certificates](PoolBuilder#method.certificates).
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect), and [`Error::Invalid`](crate::Error::Invalid) for settings
+    /// that cannot be used.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold::{Locks, Pool};
+    ///
+    /// let settings = Pool::builder().io_timeout(Duration::from_millis(500));
+    /// let locks = Locks::connect_with("redis://10.0.0.1/", settings)?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn connect_with(url: &str, settings: PoolBuilder) -> Result<Self> {
         #[cfg(feature = "cluster")]
         if is_of_a_cluster(url) {
-            return Ok(Self::on_nodes(&Nodes::connect(url)?));
+            let nodes = NodesBuilder::with_pools(settings).connect(url)?;
+            return Ok(Self::on_nodes(&nodes));
         }
-        Self::new(&Pool::connect(url)?)
+        Self::new(&settings.connect(url)?)
     }
 
     /// Creates locks that share a pool with other work.

@@ -10,7 +10,8 @@ use std::{
 use redis::{Client, Connection, ProtocolVersion, RedisError};
 
 use super::{
-    dial::{self, prepared, set_timeouts, speaking, with_address},
+    dial::{self, set_timeouts, speaking, with_address},
+    login::Access,
     reasons,
 };
 use crate::{
@@ -147,24 +148,24 @@ pub(crate) struct Connector(Arc<Route>);
 
 struct Route {
     process: Process,
-    /// The settings. With a `locator`, the address in them is not used.
-    client: Client,
+    /// With a `locator`, the address in it is not used.
+    access: Access,
     locator: Option<Arc<dyn MasterLocator>>,
     limits: Limits,
 }
 
 impl Connector {
     pub(super) fn new(
-        client: &Client,
+        access: Access,
         locator: Option<Arc<dyn MasterLocator>>,
         limits: Limits,
-    ) -> Result<Self> {
-        Ok(Self(Arc::new(Route {
+    ) -> Self {
+        Self(Arc::new(Route {
             process: Process::current(),
-            client: prepared(client)?,
+            access,
             locator,
             limits,
-        })))
+        }))
     }
 
     /// The process that the connections belong to.
@@ -179,27 +180,32 @@ impl Connector {
     /// Opens a connection to a server that is new enough. With a locator it has to be a master that
     /// may grant locks, which is waited for.
     pub(crate) fn open(&self) -> Result<Opened> {
-        self.open_by(&self.0.client, true)
+        self.open_by(None, true)
     }
 
     /// Opens a connection to check and renew leases: after a failover it leads to the new master
     /// even before that grants locks.
     pub(crate) fn open_to_look(&self) -> Result<Opened> {
-        self.open_by(&self.0.client, false)
+        self.open_by(None, false)
     }
 
     /// Opens a connection for messages, by RESP2, in which only messages come unasked.
     pub(crate) fn open_to_listen(&self) -> Result<Opened> {
-        self.open_by(&speaking(&self.0.client, ProtocolVersion::RESP2)?, false)
+        self.open_by(Some(ProtocolVersion::RESP2), false)
     }
 
-    fn open_by(&self, client: &Client, asks_for_locks: bool) -> Result<Opened> {
+    fn open_by(&self, protocol: Option<ProtocolVersion>, asks_for_locks: bool) -> Result<Opened> {
         let Limits { connect, answer } = self.0.limits;
         let attempt = Deadline::after(connect);
+        let client = self.0.access.client(attempt)?;
+        let client = match protocol {
+            Some(protocol) => speaking(&client, protocol)?,
+            None => client,
+        };
         let opened = match &self.0.locator {
-            Some(locator) => self.open_to_master(&**locator, client, asks_for_locks, attempt)?,
+            Some(locator) => self.open_to_master(&**locator, &client, asks_for_locks, attempt)?,
             None => Opened {
-                connection: dial::open(client, attempt, connect, false)?,
+                connection: dial::open(&client, attempt, connect, false)?,
                 epoch: 0,
             },
         };
@@ -311,7 +317,7 @@ impl Connector {
     pub(super) fn server(&self) -> String {
         match &self.0.locator {
             Some(locator) => locator.whom(),
-            None => self.0.client.get_connection_info().addr().to_string(),
+            None => self.0.access.address().to_string(),
         }
     }
 }
@@ -333,42 +339,4 @@ fn wait_until_it_grants(locator: &dyn MasterLocator, attempt: Deadline) -> Resul
         reason: format!("{} was replaced a moment ago", locator.whom()),
         source: None,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn settings_of(client: &Client) -> redis::ConnectionInfo {
-        let connect = Duration::from_secs(1);
-        let answer = connect;
-        let connector = Connector::new(client, None, Limits { connect, answer }).unwrap();
-        connector.0.client.get_connection_info().clone()
-    }
-
-    #[test]
-    fn every_socket_sends_without_delay() {
-        let client = Client::open("redis://127.0.0.1/").unwrap();
-        assert!(!client.get_connection_info().tcp_settings().nodelay());
-        assert!(settings_of(&client).tcp_settings().nodelay());
-    }
-
-    #[test]
-    fn the_clients_own_settings_are_kept() {
-        let client = Client::open("redis://me:secret@example.org:7000/3?protocol=resp3").unwrap();
-        let settings = client.get_connection_info().clone();
-        let login = settings.redis_settings().clone().set_lib_name("mine", "1");
-        dial::prepare_tls(settings.addr());
-        let client = Client::open(settings.set_redis_settings(login)).unwrap();
-
-        let settings = settings_of(&client);
-        let login = settings.redis_settings();
-        assert_eq!(settings.addr().to_string(), "example.org:7000");
-        assert_eq!(
-            (login.username(), login.password()),
-            (Some("me"), Some("secret"))
-        );
-        assert_eq!((login.db(), login.lib_name()), (3, Some("mine")));
-        assert!(login.protocol().supports_resp3() && !login.skip_set_lib_name());
-    }
 }

@@ -9,6 +9,8 @@ use redis::{
 };
 
 use super::reasons::{failure, is_unknown_command, refuse_sentinel};
+#[cfg(feature = "tls-rustls")]
+use super::tls::prepare_tls;
 use crate::{
     error::{Error, Result, makes_no_sense},
     time::Deadline,
@@ -33,6 +35,7 @@ pub(crate) fn prepared(client: &Client) -> Result<Client> {
         // list.
         login = login.set_skip_set_lib_name();
     }
+    #[cfg(feature = "tls-rustls")]
     prepare_tls(settings.addr());
     client_by(settings.set_tcp_settings(tcp).set_redis_settings(login))
 }
@@ -166,21 +169,6 @@ fn addresses(client: &Client) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Sets a crypto provider for the process: redis-rs panics if there is none and rustls cannot
-/// choose. An application that wants another provider installs it before it makes a pool.
-#[cfg(feature = "tls-rustls")]
-pub(super) fn prepare_tls(server: &ConnectionAddr) {
-    use rustls::crypto::{CryptoProvider, ring};
-
-    if matches!(server, ConnectionAddr::TcpTls { .. }) && CryptoProvider::get_default().is_none() {
-        // An error means that another thread was faster.
-        let _ = ring::default_provider().install_default();
-    }
-}
-
-#[cfg(not(feature = "tls-rustls"))]
-pub(super) fn prepare_tls(_: &ConnectionAddr) {}
-
 pub(super) fn set_timeouts(connection: &Connection, timeout: Duration) -> RedisResult<()> {
     connection.set_read_timeout(Some(timeout))?;
     connection.set_write_timeout(Some(timeout))
@@ -221,6 +209,36 @@ fn version_in(info: &str) -> Option<(&str, (u32, u32))> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn settings_of(client: &Client) -> ConnectionInfo {
+        let prepared = prepared(client).unwrap();
+        prepared.get_connection_info().clone()
+    }
+
+    #[test]
+    fn every_socket_sends_without_delay() {
+        let client = Client::open("redis://127.0.0.1/").unwrap();
+        assert!(!client.get_connection_info().tcp_settings().nodelay());
+        assert!(settings_of(&client).tcp_settings().nodelay());
+    }
+
+    #[test]
+    fn the_clients_own_settings_are_kept() {
+        let client = Client::open("redis://me:secret@example.org:7000/3?protocol=resp3").unwrap();
+        let settings = client.get_connection_info().clone();
+        let login = settings.redis_settings().clone().set_lib_name("mine", "1");
+        let client = Client::open(settings.set_redis_settings(login)).unwrap();
+
+        let settings = settings_of(&client);
+        let login = settings.redis_settings();
+        assert_eq!(settings.addr().to_string(), "example.org:7000");
+        assert_eq!(
+            (login.username(), login.password()),
+            (Some("me"), Some("secret"))
+        );
+        assert_eq!((login.db(), login.lib_name()), (3, Some("mine")));
+        assert!(login.protocol().supports_resp3() && !login.skip_set_lib_name());
+    }
 
     #[test]
     fn a_host_has_at_least_one_address() {

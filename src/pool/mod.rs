@@ -11,10 +11,13 @@
 
 mod connector;
 mod dial;
+mod login;
 mod manager;
 mod reasons;
 mod sentinels;
 mod settings;
+#[cfg(feature = "tls-rustls")]
+mod tls;
 mod url;
 
 use std::{
@@ -37,7 +40,9 @@ use crate::{
 pub(crate) use connector::{Address, CLOCK_SKEW, MasterLocator, MasterPlace};
 pub(crate) use connector::{Connector, Limits, Opened, Process};
 #[cfg(feature = "cluster")]
-pub(crate) use dial::{connect, prepared, with_address};
+pub(crate) use dial::{connect, with_address};
+#[cfg(feature = "cluster")]
+pub(crate) use login::{Access, LoginResult};
 use manager::{Manager, PoolState};
 #[cfg(feature = "cluster")]
 pub(crate) use reasons::{asked_in_vain, failure, last_that_may_pass};
@@ -148,10 +153,10 @@ impl Pool {
     ///
     /// Opens no connection and waits for nothing.
     /// `redis://[[user]:password@]host[:port][/database]` is a TCP connection, `rediss://` one with
-    /// TLS (feature `tls-rustls`, the system's certificates), `redis+unix:///path[?db=…]` a socket
-    /// on this machine, with `user` and `pass` as further parameters. `?protocol=` (`resp2` or
-    /// `resp3`) works in any URL; any other parameter is an error, even one that other libraries
-    /// understand.
+    /// TLS (feature `tls-rustls`; the system's certificates, or
+    /// [others](PoolBuilder#method.certificates)), `redis+unix:///path[?db=…]` a socket on this
+    /// machine, with `user` and `pass` as further parameters. `?protocol=` (`resp2` or `resp3`)
+    /// works in any URL; any other parameter is an error, even one that other libraries understand.
     ///
     /// # Sentinels
     /// `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/master[/database]` leads to
@@ -179,8 +184,7 @@ impl Pool {
         Self::builder().connect(url)
     }
 
-    /// A pool with the defaults of [`PoolBuilder`], for a client with its own settings, such as a
-    /// private CA.
+    /// A pool with the defaults of [`PoolBuilder`], for a client with its own settings.
     ///
     /// Opens no connection and waits for nothing. For a client with TLS it makes ring the crypto
     /// provider of the process, unless there is one: an application that wants another provider
@@ -193,20 +197,6 @@ impl Pool {
     /// use leasehold::redis::{Client, ConnectionAddr};
     ///
     /// let client = Client::open(ConnectionAddr::Tcp("127.0.0.1".into(), 6379))?;
-    /// let pool = leasehold::Pool::new(&client)?;
-    /// # anyhow::Ok(())
-    /// ```
-    ///
-    #[cfg_attr(feature = "tls-rustls", doc = "```no_run")]
-    #[cfg_attr(not(feature = "tls-rustls"), doc = "```ignore")]
-    /// // A server whose certificate is of a private CA (feature `tls-rustls`).
-    /// use leasehold::redis::{Client, TlsCertificates};
-    ///
-    /// let certificates = TlsCertificates {
-    ///     client_tls: None,
-    ///     root_cert: Some(std::fs::read("ca.pem")?),
-    /// };
-    /// let client = Client::build_with_tls("rediss://redis.example.org/", certificates)?;
     /// let pool = leasehold::Pool::new(&client)?;
     /// # anyhow::Ok(())
     /// ```

@@ -25,7 +25,7 @@ use known::{Known, NamedMaster, QUIET_AFTER_FAILOVER};
 
 use super::{
     connector::{Address, MasterLocator, MasterPlace},
-    dial::{connect, prepared, set_timeouts, speaking},
+    dial::{connect, set_timeouts, speaking},
     reasons,
 };
 use crate::{
@@ -71,8 +71,8 @@ pub(super) struct Sentinels {
 
 impl Sentinels {
     /// # Errors
-    /// [`Error::Invalid`] if there are none, or their settings cannot be used.
-    pub(super) fn new(sentinels: &[Client], master: &str) -> Result<Self> {
+    /// [`Error::Invalid`] if there are none, or the name is not valid for a master.
+    pub(super) fn new(sentinels: Vec<Client>, master: &str) -> Result<Self> {
         if sentinels.is_empty() {
             return Err(Error::invalid("sentinels", "there has to be at least one"));
         }
@@ -81,12 +81,11 @@ impl Sentinels {
             let reason = "it has to be letters, digits, `.`, `-` and `_`, as sentinels have it";
             return Err(Error::invalid("master", reason));
         }
-        let clients = sentinels.iter().map(prepared).collect::<Result<_>>()?;
         Ok(Self {
             master: master.to_owned(),
             count: sentinels.len(),
             known: Mutex::default(),
-            asking: Mutex::new(SentinelConnections::new(clients)),
+            asking: Mutex::new(SentinelConnections::new(sentinels)),
         })
     }
 }

@@ -3,10 +3,16 @@
 use std::{io, sync::Arc, time::Duration};
 
 use redis::Client;
+#[cfg(feature = "tls-rustls")]
+use redis::TlsCertificates;
 
+#[cfg(feature = "tls-rustls")]
+use super::tls::with_certificates;
 use super::{
     Pool, PoolInner,
     connector::{Connector, Limits, MasterLocator},
+    dial::prepared,
+    login::{Access, LoginFunction, LoginResult},
     manager::{Manager, PoolState},
     sentinels::Sentinels,
     url::Target,
@@ -39,6 +45,9 @@ pub struct PoolBuilder {
     pub(crate) get_timeout: Duration,
     connect_timeout: Duration,
     io_timeout: Duration,
+    login: Option<LoginFunction>,
+    #[cfg(feature = "tls-rustls")]
+    certificates: Option<TlsCertificates>,
 }
 
 impl Default for PoolBuilder {
@@ -49,6 +58,9 @@ impl Default for PoolBuilder {
             get_timeout: two_seconds,
             connect_timeout: two_seconds,
             io_timeout: two_seconds,
+            login: None,
+            #[cfg(feature = "tls-rustls")]
+            certificates: None,
         }
     }
 }
@@ -96,6 +108,69 @@ impl PoolBuilder {
         self
     }
 
+    /// Asks this function for the user and the password of each connection to a server, such as a
+    /// token that is valid for an hour. An empty user is the server's default user. Default: those
+    /// in the URL, or of the client.
+    ///
+    /// It replaces the login in the URL for all connections to the servers, those of the locks'
+    /// own threads included. Sentinels keep theirs.
+    ///
+    /// Connections that are open stay as they are: no `AUTH` is sent on them. A server may close
+    /// them when their token ends. Then a lock that is held is renewed on a new connection, one
+    /// that waits goes on waiting, and only a call that is under way may end with
+    /// [`Error::Unknown`]. The function has to return the new password before the server refuses
+    /// the old one.
+    ///
+    /// **It runs on the threads that renew leases, and they wait for it**: return a token that is
+    /// at hand, and get the next one on a thread of your own. Its time is part of
+    /// [`connect_timeout`](Self::connect_timeout): if it takes longer, that attempt to connect has
+    /// failed. If it fails or panics, the error is [`Error::Pool`] with the text of its error, and
+    /// the next attempt calls it again. It must not use this pool.
+    ///
+    /// ```
+    /// # fn token_at_hand() -> std::io::Result<String> { Ok("x".into()) }
+    /// let pool = leasehold::Pool::builder()
+    ///     .login(|| Ok(("app".into(), token_at_hand()?)))
+    ///     .connect("redis://10.0.0.1/")?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn login(
+        mut self,
+        user_and_password: impl Fn() -> LoginResult + Send + Sync + 'static,
+    ) -> Self {
+        self.login = Some(LoginFunction::new(user_and_password));
+        self
+    }
+
+    /// Sets the CA that the servers' certificates are of, instead of the system's, and the
+    /// certificate and the key that servers want from a client; all in PEM. Sentinels are sent the
+    /// same. Requires the feature `tls-rustls`.
+    ///
+    /// The URL has to begin with `rediss`: otherwise, and if they cannot be read, building the pool
+    /// is [`Error::Invalid`].
+    ///
+    /// ```no_run
+    /// use std::fs::read;
+    ///
+    /// use leasehold::{Locks, Pool, redis::{ClientTlsConfig, TlsCertificates}};
+    ///
+    /// let certificates = TlsCertificates {
+    ///     root_cert: Some(read("ca.pem")?),
+    ///     client_tls: Some(ClientTlsConfig {
+    ///         client_cert: read("client.pem")?,
+    ///         client_key: read("client.key")?,
+    ///     }),
+    /// };
+    /// let settings = Pool::builder().certificates(certificates);
+    /// let locks = Locks::connect_with("rediss+sentinel://10.0.0.1,10.0.0.2/mymaster", settings)?;
+    /// # anyhow::Ok(())
+    /// ```
+    #[cfg(feature = "tls-rustls")]
+    pub fn certificates(mut self, certificates: TlsCertificates) -> Self {
+        self.certificates = Some(certificates);
+        self
+    }
+
     /// Builds the pool. Opens no connection and waits for nothing.
     ///
     /// # Errors
@@ -103,7 +178,8 @@ impl PoolBuilder {
     /// cannot be used. [`Error::Thread`] if the pool's own threads cannot be started; the panic of
     /// r2d2 in that case is caught, and written to stderr by the panic hook.
     pub fn build(self, client: &Client) -> Result<Pool> {
-        self.build_to(client, None)
+        let access = self.access(client)?;
+        self.build_to(access, None)
     }
 
     /// Builds the pool for a URL as [`Pool::connect`] takes it. Opens no connection and waits for
@@ -130,9 +206,9 @@ impl PoolBuilder {
 
     /// Builds the pool for the server that these sentinels name as the master of this name.
     ///
-    /// For settings that a [URL](Pool::connect) has no place for, such as a private CA. `server`
-    /// has the settings of the connections to the master: password, database, TLS. Its address is
-    /// not used. Opens no connection and waits for nothing.
+    /// For settings that a [URL](Pool::connect) has no place for. `server` has those of the
+    /// connections to the master: password, database, TLS. Its address is not used. Opens no
+    /// connection and waits for nothing.
     ///
     /// # Errors
     /// As [`build`](Self::build), and if there is no sentinel or the name is not valid for a
@@ -153,8 +229,10 @@ impl PoolBuilder {
         master: &str,
         server: &Client,
     ) -> Result<Pool> {
-        let sentinels = Sentinels::new(sentinels, master)?;
-        self.build_to(server, Some(Arc::new(sentinels)))
+        let sentinels = sentinels.iter().map(|client| self.prepared(client));
+        let sentinels = Sentinels::new(sentinels.collect::<Result<_>>()?, master)?;
+        let access = self.access(server)?;
+        self.build_to(access, Some(Arc::new(sentinels)))
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -176,13 +254,31 @@ impl PoolBuilder {
         }
     }
 
+    pub(crate) fn access(&self, client: &Client) -> Result<Access> {
+        Ok(Access::new(self.prepared(client)?, self.login.clone()))
+    }
+
+    #[cfg(feature = "tls-rustls")]
+    fn prepared(&self, client: &Client) -> Result<Client> {
+        let client = prepared(client)?;
+        match &self.certificates {
+            Some(certificates) => with_certificates(&client, certificates),
+            None => Ok(client),
+        }
+    }
+
+    #[cfg(not(feature = "tls-rustls"))]
+    fn prepared(&self, client: &Client) -> Result<Client> {
+        prepared(client)
+    }
+
     pub(crate) fn build_to(
         self,
-        client: &Client,
+        access: Access,
         locator: Option<Arc<dyn MasterLocator>>,
     ) -> Result<Pool> {
         self.check()?;
-        let connector = Connector::new(client, locator, self.limits())?;
+        let connector = Connector::new(access, locator, self.limits());
         let state = Arc::new(PoolState::new(connector, self.get_timeout));
         let builder = r2d2::Pool::builder()
             .max_size(self.max_size)

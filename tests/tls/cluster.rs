@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs, thread,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -18,17 +18,21 @@ use crate::{
 };
 
 /// Three masters of a cluster, each with a port for TLS and one without, and certificates for `localhost` alone.
-struct TlsCluster {
-    nodes: Vec<(Server, Port)>,
-    files: TlsServer,
+pub(crate) struct TlsCluster {
+    pub(crate) nodes: Vec<(Server, Port)>,
+    pub(crate) files: TlsServer,
 }
 
 impl TlsCluster {
     /// `speaks`: the nodes talk to each other by TLS, and name the ports for it to whoever asks by TLS.
     fn start(speaks: bool) -> Self {
+        Self::start_by(speaks, "no")
+    }
+
+    /// `asks`: whether the nodes want certificates from clients, `yes` or `no`.
+    pub(crate) fn start_by(speaks: bool, asks: &str) -> Self {
         let files = TlsServer::start();
-        let at = |name: &str| files.directory.path().join(name).display().to_string();
-        fs::write(at("ca.pem"), &files.ca).unwrap();
+        let at = |name: &str| files.file(name);
         let (certificate, key, ca) = (at("certificate.pem"), at("key.pem"), at("ca.pem"));
         let certificates = [
             "--tls-cert-file",
@@ -47,7 +51,7 @@ impl TlsCluster {
                 "--tls-cluster",
                 if speaks { "yes" } else { "no" },
             ];
-            let tls = ["--tls-port", &port_text, "--tls-auth-clients", "no"];
+            let tls = ["--tls-port", &port_text, "--tls-auth-clients", asks];
             let server = Server::start_on(
                 free_cluster_port,
                 &[&cluster[..], &tls, &certificates].concat(),
@@ -113,7 +117,7 @@ impl TlsCluster {
 }
 
 /// A lock of each master, by `Locks` and by a plain function.
-fn locks_everywhere(nodes: &Nodes) {
+pub(crate) fn locks_everywhere(nodes: &Nodes) {
     let locks = Locks::on_nodes(nodes);
     let mut ports = HashSet::new();
     for n in 0..20 {
@@ -138,7 +142,7 @@ fn locks_everywhere(nodes: &Nodes) {
 }
 
 /// The certificate is for `localhost`, and the nodes name their addresses.
-fn to_localhost(host: &str, port: u16) -> (String, u16) {
+pub(crate) fn to_localhost(host: &str, port: u16) -> (String, u16) {
     assert_eq!(host, "127.0.0.1");
     (String::from("localhost"), port)
 }

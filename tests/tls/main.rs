@@ -4,11 +4,15 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod certificates;
 mod cluster;
+#[cfg(unix)]
+mod lockrun;
 
 use std::{
     fs,
     net::{Ipv4Addr, TcpListener},
+    path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -38,27 +42,36 @@ struct TlsServer {
 
 impl TlsServer {
     fn start() -> Self {
+        Self::start_by("no")
+    }
+
+    /// `asks`: whether it wants certificates from clients, `yes` or `no`.
+    fn start_by(asks: &str) -> Self {
         let ca = certificate_authority();
-        let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(vec!["localhost".into()])
-            .unwrap()
-            .signed_by(&key, &ca)
-            .unwrap();
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, text: String| {
-            let path = directory.path().join(name);
-            fs::write(&path, text).unwrap();
-            path.to_str().unwrap().to_owned()
+            fs::write(directory.path().join(name), text).unwrap();
         };
-        let certificate = write("certificate.pem", certificate.pem());
-        let key = write("key.pem", key.serialize_pem());
-        let (server, port) = start_server(&certificate, &key);
+        let certify = |name: &str, (certificate, key): (&str, &str)| {
+            let pair = KeyPair::generate().unwrap();
+            let params = CertificateParams::new(vec![name.into()]).unwrap();
+            write(certificate, params.signed_by(&pair, &ca).unwrap().pem());
+            write(key, pair.serialize_pem());
+        };
+        certify("localhost", ("certificate.pem", "key.pem"));
+        certify("client", ("client.pem", "client.key"));
+        write("ca.pem", ca.pem());
+        let (server, port) = start_server(directory.path(), asks);
         Self {
             _server: server,
             directory,
             port,
             ca: ca.pem(),
         }
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.directory.path().join(name).display().to_string()
     }
 
     fn url(&self, host: &str) -> String {
@@ -90,13 +103,16 @@ fn certificate_authority() -> CertifiedIssuer<'static, KeyPair> {
 }
 
 /// The spawner chooses the plain port; that for TLS is chosen here, and may be taken by somebody else meanwhile.
-fn start_server(certificate: &str, key: &str) -> (Server, Port) {
+fn start_server(directory: &Path, asks: &str) -> (Server, Port) {
+    let at = |name: &str| directory.join(name).display().to_string();
+    let (certificate, key, ca) = (at("certificate.pem"), at("key.pem"), at("ca.pem"));
     let start = || {
         let port = free_port()?;
         let port_text = port.to_string();
-        let tls_port = ["--tls-port", &port_text, "--tls-auth-clients", "no"];
-        let files = ["--tls-cert-file", certificate, "--tls-key-file", key];
-        let server = Server::start_with(&[tls_port, files].concat())?;
+        let tls_port = ["--tls-port", &port_text, "--tls-auth-clients", asks];
+        let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key];
+        let ca = ["--tls-ca-cert-file", &ca];
+        let server = Server::start_with(&[&tls_port[..], &files, &ca].concat())?;
         anyhow::Ok((server, port))
     };
     start().or_else(|_| start()).unwrap()
@@ -178,8 +194,7 @@ struct TlsSentinel {
 impl TlsSentinel {
     fn watching(server: &TlsServer) -> Self {
         let (directory, port) = (server.directory.path(), free_port().unwrap());
-        let at = |name: &str| directory.join(name).display().to_string();
-        fs::write(at("ca.pem"), &server.ca).unwrap();
+        let at = |name: &str| server.file(name);
         let settings = [
             format!(
                 "port 0\ntls-port {port}\nbind 127.0.0.1\ndir {}",

@@ -5,7 +5,7 @@ use std::{env, ffi::OsString, io, process::ExitCode, time::Duration};
 use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind, parser::ValueSource};
 use leasehold::{Lock, Locks};
 
-use crate::{outcome::not_written, text::say};
+use crate::{outcome::not_written, text::say, tls::TlsFiles};
 
 /// The exit code for invalid arguments.
 pub(crate) const USAGE: u8 = 64;
@@ -91,7 +91,10 @@ pub(crate) struct Arguments {
         hide_env_values = true,
         default_value = USUAL_URL
     )]
-    pub(crate) url: String,
+    url: String,
+
+    #[command(flatten)]
+    tls: TlsFiles,
 
     /// Time to wait for the lock, such as 30s, 1m30s or 500ms; 0s tries once
     #[arg(long, default_value = "0s", value_parser = duration, conflicts_with = "operator")]
@@ -234,6 +237,10 @@ impl Arguments {
             (_, true) => Action::ForceRelease,
             _ => Action::Run,
         }
+    }
+
+    pub(crate) fn locks(&self) -> leasehold::Result<Locks> {
+        self.tls.locks(&self.url)
     }
 
     pub(crate) fn lock(&self, locks: &Locks, name: &str) -> Lock {

@@ -7,7 +7,7 @@
 //! watches the command; `Job::check_lease` decides when to end it so that it ends before the lease.
 //! `guard` owns the command's process group. The `guardian`, a second process, kills that group if
 //! lockrun cannot. `processes` finds dead processes in `/proc`. `outcome` has the exit codes,
-//! `operator` the two operations without a command.
+//! `operator` the two operations without a command, `tls` its files.
 
 #[cfg(unix)]
 mod arguments;
@@ -37,6 +37,8 @@ mod run;
 mod signals;
 #[cfg(unix)]
 mod text;
+#[cfg(unix)]
+mod tls;
 
 #[cfg(unix)]
 fn main() -> std::process::ExitCode {

@@ -3,7 +3,7 @@
 use std::{fmt::Write, time::SystemTime};
 
 use humantime::format_rfc3339_seconds;
-use leasehold::{Error, Holder, Inspection, Lock, Locks, Result};
+use leasehold::{Error, Holder, Inspection, Lock, Result};
 use serde_json::{Value, json};
 
 use crate::{
@@ -62,7 +62,7 @@ fn answer<T>(
     ask: impl Fn(&Lock) -> Result<T>,
     text: impl Fn(&str, &T) -> String,
 ) -> (u8, Told) {
-    let locks = Locks::connect(&arguments.url);
+    let locks = arguments.locks();
     let mut code = 0;
     let (mut out, mut err) = (Vec::new(), Vec::new());
     for name in &arguments.names {

@@ -59,9 +59,7 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Conclusion, Conc
         .lease(arguments.lease)
         .cancel(&cancel)
         .events(Arc::new(Hooks(sender)));
-    let locks = Locks::connect(&arguments.url)
-        .map_err(Conclusion::Failed)?
-        .with(options);
+    let locks = arguments.locks().map_err(Conclusion::Failed)?.with(options);
 
     let asked = Instant::now();
     arguments.tell(|| format!("waiting for {}", arguments.subject()));

@@ -1,0 +1,97 @@
+//! Reaches the server by its URL, and by TLS with the caller's certificates.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use leasehold::{Locks, Pool, PoolBuilder, Result};
+
+/// The certificates and the key.
+#[derive(Args, Debug)]
+pub(crate) struct TlsFiles {
+    /// A file with the CA of the server's certificate, in PEM; otherwise the system's are asked
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "LEASEHOLD_CA",
+        hide_env_values = true
+    )]
+    ca: Option<PathBuf>,
+
+    /// A file with the certificate that the server wants from lockrun, in PEM
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "LEASEHOLD_CERT",
+        hide_env_values = true,
+        requires = "key"
+    )]
+    cert: Option<PathBuf>,
+
+    /// A file with the private key of --cert, in PEM
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "LEASEHOLD_KEY",
+        hide_env_values = true,
+        requires = "cert"
+    )]
+    key: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    pub(crate) fn locks(&self, url: &str) -> Result<Locks> {
+        Locks::connect_with(url, self.settings()?)
+    }
+
+    #[cfg(feature = "tls-rustls")]
+    fn settings(&self) -> Result<PoolBuilder> {
+        use leasehold::redis::{ClientTlsConfig, TlsCertificates};
+
+        if self.first().is_none() {
+            return Ok(Pool::builder());
+        }
+        let client_tls = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Some(ClientTlsConfig {
+                client_cert: read("--cert", cert)?,
+                client_key: read("--key", key)?,
+            }),
+            _ => None,
+        };
+        let root_cert = self.ca.as_ref().map(|ca| read("--ca", ca)).transpose()?;
+        Ok(Pool::builder().certificates(TlsCertificates {
+            client_tls,
+            root_cert,
+        }))
+    }
+
+    #[cfg(not(feature = "tls-rustls"))]
+    fn settings(&self) -> Result<PoolBuilder> {
+        let Some(argument) = self.first() else {
+            return Ok(Pool::builder());
+        };
+        let reason = "this lockrun is built without TLS: it takes the feature `tls-rustls`";
+        Err(leasehold::Error::Invalid {
+            argument,
+            reason: reason.into(),
+        })
+    }
+
+    /// The first of the arguments that are given.
+    fn first(&self) -> Option<&'static str> {
+        let given = [
+            ("--ca", &self.ca),
+            ("--cert", &self.cert),
+            ("--key", &self.key),
+        ];
+        let given = given.into_iter().find(|(_, file)| file.is_some());
+        given.map(|(argument, _)| argument)
+    }
+}
+
+#[cfg(feature = "tls-rustls")]
+fn read(argument: &'static str, file: &std::path::Path) -> Result<Vec<u8>> {
+    std::fs::read(file).map_err(|error| leasehold::Error::Invalid {
+        argument,
+        reason: format!("cannot read {}: {error}", file.display()),
+    })
+}

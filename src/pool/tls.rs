@@ -1,0 +1,54 @@
+//! TLS: the certificates of a client, and the crypto provider of the process.
+
+use redis::{Client, ClientTlsConfig, ConnectionAddr, TlsCertificates};
+use rustls::{
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    sign::CertifiedKey,
+};
+
+use crate::error::{Error, Result, ensure};
+
+const ARGUMENT: &str = "certificates";
+
+/// Sets a crypto provider for the process: redis-rs panics if there is none and rustls cannot
+/// choose. An application that wants another provider installs it before it makes a pool.
+pub(super) fn prepare_tls(server: &ConnectionAddr) {
+    if matches!(server, ConnectionAddr::TcpTls { .. }) && CryptoProvider::get_default().is_none() {
+        // An error means that another thread was faster.
+        let _ = ring::default_provider().install_default();
+    }
+}
+
+/// The client with these certificates instead of its own.
+pub(super) fn with_certificates(client: &Client, certificates: &TlsCertificates) -> Result<Client> {
+    let settings = client.get_connection_info().clone();
+    let check = |is_kept, reason| ensure(is_kept, ARGUMENT, reason);
+    let is_tls = matches!(settings.addr(), ConnectionAddr::TcpTls { .. });
+    check(is_tls, "they take TLS: the URL has to begin with `rediss`")?;
+    let ca = certificates.root_cert.as_ref();
+    let is_ca = ca.is_none_or(|pem| certificates_in(pem).is_some());
+    check(is_ca, "the CA has to be certificates in PEM")?;
+    let is_pair = certificates.client_tls.as_ref().is_none_or(is_pair);
+    let reason = "those of the client have to be a certificate and its private key, both in PEM, \
+                  the key without a password";
+    check(is_pair, reason)?;
+    Client::build_with_tls(settings, certificates.clone())
+        .map_err(|error| Error::invalid(ARGUMENT, error.to_string()))
+}
+
+/// `None`: there is none, or one cannot be read.
+fn certificates_in(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
+    let all: Vec<_> = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .ok()?;
+    (!all.is_empty()).then_some(all)
+}
+
+fn is_pair(own: &ClientTlsConfig) -> bool {
+    let chain = certificates_in(&own.client_cert);
+    let key = PrivateKeyDer::from_pem_slice(&own.client_key).ok();
+    let certified = (chain.zip(key).zip(CryptoProvider::get_default()))
+        .map(|((chain, key), provider)| CertifiedKey::from_der(chain, key, provider));
+    certified.is_some_and(|it| it.is_ok())
+}

@@ -1,0 +1,122 @@
+//! `PoolBuilder::certificates`: a CA and a certificate of the client's own, by every kind of URL.
+
+use leasehold::{
+    Error, Locks, Nodes, Pool, PoolBuilder,
+    redis::{ClientTlsConfig, TlsCertificates},
+};
+
+use crate::{
+    LIMIT, TlsSentinel, TlsServer,
+    cluster::{TlsCluster, locks_everywhere, to_localhost},
+    common::wait::comes_true,
+    why_not,
+};
+
+/// The CA, and the client's certificate and key.
+fn certificates(server: &TlsServer) -> TlsCertificates {
+    let read = |name: &str| std::fs::read(server.file(name)).unwrap();
+    TlsCertificates {
+        root_cert: Some(read("ca.pem")),
+        client_tls: Some(ClientTlsConfig {
+            client_cert: read("client.pem"),
+            client_key: read("client.key"),
+        }),
+    }
+}
+
+fn by(certificates: TlsCertificates) -> PoolBuilder {
+    Pool::builder().certificates(certificates)
+}
+
+#[test]
+fn a_server_that_wants_a_certificate_is_used_with_one_alone() {
+    let server = TlsServer::start_by("yes");
+    let url = server.url("localhost");
+    let locks = Locks::connect_with(&url, by(certificates(&server))).unwrap();
+    locks.lock("a").acquire(LIMIT).unwrap().release().unwrap();
+    let without = TlsCertificates {
+        client_tls: None,
+        ..certificates(&server)
+    };
+    let refused = why_not(&by(without).connect(&url).unwrap());
+    assert!(refused.contains("could not connect"), "{refused}");
+}
+
+#[test]
+fn sentinels_and_their_master_are_asked_with_the_same_certificates() {
+    let server = TlsServer::start_by("yes");
+    let sentinel = TlsSentinel::watching(&server);
+    let url = format!("rediss+sentinel://localhost:{}/mymaster", sentinel.port);
+    let locks = Locks::connect_with(&url, by(certificates(&server))).unwrap();
+    let lock = locks.lock("a");
+    assert!(comes_true(|| lock.try_acquire().is_ok()));
+    lock.acquire(LIMIT).unwrap().release().unwrap();
+}
+
+#[test]
+fn all_nodes_of_a_cluster_are_asked_with_the_same_certificates() {
+    let cluster = TlsCluster::start_by(true, "yes");
+    let url = format!("rediss+cluster://localhost:{}", cluster.nodes[0].1);
+    let certificates = || certificates(&cluster.files);
+    let nodes = Nodes::builder().certificates(certificates());
+    locks_everywhere(&nodes.address_map(to_localhost).connect(&url).unwrap());
+    // The node in the URL is reached by its name. It names others by addresses, which the
+    // certificates are not for.
+    let locks = Locks::connect_with(&url, by(certificates())).unwrap();
+    let refused = locks.lock("a").try_acquire().unwrap_err();
+    let refused = format!("{:#}", anyhow::Error::from(refused));
+    assert!(refused.contains("not valid for name"), "{refused}");
+}
+
+#[test]
+fn certificates_that_cannot_be_used_are_refused_before_anything_is_sent() {
+    let server = TlsServer::start();
+    let good = || certificates(&server);
+    let own = || good().client_tls.unwrap();
+    let with_own = |client_tls| TlsCertificates {
+        client_tls: Some(client_tls),
+        ..good()
+    };
+    let nothing = || b"secret".to_vec();
+    let no_ca = TlsCertificates {
+        root_cert: Some(nothing()),
+        ..good()
+    };
+    let no_certificate = with_own(ClientTlsConfig {
+        client_cert: nothing(),
+        ..own()
+    });
+    let no_key = with_own(ClientTlsConfig {
+        client_key: nothing(),
+        ..own()
+    });
+    let others_key = with_own(ClientTlsConfig {
+        client_key: std::fs::read(server.file("key.pem")).unwrap(),
+        ..own()
+    });
+    for (scheme, certificates, why) in [
+        ("redis", good(), "`rediss`"),
+        ("redis+sentinel", good(), "`rediss`"),
+        ("redis+cluster", good(), "`rediss`"),
+        ("rediss", no_ca, "the CA"),
+        ("rediss", no_certificate, "its private key"),
+        ("rediss", no_key, "its private key"),
+        ("rediss", others_key, "its private key"),
+    ] {
+        let path = if scheme.ends_with("sentinel") {
+            "m"
+        } else {
+            ""
+        };
+        let url = format!("{scheme}://localhost/{path}");
+        let error = Locks::connect_with(&url, by(certificates)).unwrap_err();
+        let Error::Invalid { argument, reason } = &error else {
+            unreachable!("{error:?}");
+        };
+        assert_eq!(*argument, "certificates");
+        assert!(reason.contains(why), "{why}: {reason}");
+        assert!(!reason.contains("secret"), "{reason}");
+    }
+    let shown = format!("{:?}", by(good()));
+    assert!(!shown.contains("client_key: ["), "{shown}");
+}

@@ -1,0 +1,68 @@
+//! `lockrun --ca --cert --key`.
+
+use std::process::{Command, Output};
+
+use crate::TlsServer;
+
+/// Runs `true` under a lock on this server, with these files.
+fn lockrun(server: &TlsServer, files: &[(&str, &str)]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockrun"));
+    for variable in ["LEASEHOLD_CA", "LEASEHOLD_CERT", "LEASEHOLD_KEY"] {
+        command.env_remove(variable);
+    }
+    for (argument, file) in files {
+        match argument.strip_prefix("--") {
+            Some(_) => command.args([*argument, &server.file(file)]),
+            None => command.env(argument, server.file(file)),
+        };
+    }
+    command.args(["--name", "a", "--url", &server.url("localhost")]);
+    let Output { status, stderr, .. } = command.args(["--", "true"]).output().unwrap();
+    (status.code(), String::from_utf8(stderr).unwrap())
+}
+
+const CA: (&str, &str) = ("--ca", "ca.pem");
+const CERT: (&str, &str) = ("--cert", "client.pem");
+const KEY: (&str, &str) = ("--key", "client.key");
+
+#[test]
+fn a_ca_of_ones_own_is_a_file() {
+    let server = TlsServer::start();
+    for ca in [CA, ("LEASEHOLD_CA", "ca.pem")] {
+        assert_eq!(lockrun(&server, &[ca]), (Some(0), String::new()));
+    }
+    let (code, why) = lockrun(&server, &[]);
+    assert_eq!(code, Some(69), "{why}");
+    assert!(why.contains("UnknownIssuer"), "{why}");
+}
+
+#[test]
+fn a_server_that_wants_a_certificate_gets_it_from_files() {
+    let server = TlsServer::start_by("yes");
+    let by_environment = [
+        ("LEASEHOLD_CA", "ca.pem"),
+        ("LEASEHOLD_CERT", "client.pem"),
+        ("LEASEHOLD_KEY", "client.key"),
+    ];
+    for files in [[CA, CERT, KEY], by_environment] {
+        assert_eq!(lockrun(&server, &files), (Some(0), String::new()));
+    }
+    let (code, why) = lockrun(&server, &[CA]);
+    assert_eq!(code, Some(69), "{why}");
+}
+
+#[test]
+fn files_that_cannot_be_used_are_invalid_arguments() {
+    let server = TlsServer::start();
+    for (files, expected) in [
+        (&[("--ca", "none.pem")][..], "none.pem: No such file"),
+        (&[("--ca", "key.pem")], "the CA"),
+        (&[CA, CERT], "--key <FILE>"),
+        (&[CA, KEY], "--cert <FILE>"),
+        (&[CA, CERT, ("--key", "key.pem")], "its private key"),
+    ] {
+        let (code, why) = lockrun(&server, files);
+        assert_eq!(code, Some(64), "{why}");
+        assert!(why.contains(expected), "{expected}: {why}");
+    }
+}
