@@ -22,7 +22,7 @@ use redis::{Connection, PubSub, RedisError, RedisResult, Value};
 
 use super::Observer;
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, may_pass},
     pool::{Connector, Opened},
     time::{self, Backoff},
     wire::Finished,
@@ -40,6 +40,9 @@ const GOODBYE: Duration = Duration::from_millis(1);
 /// The pause between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(250);
+/// The pause after the server has refused to let it listen, as a proxy does for good: each attempt
+/// is a new connection.
+const REFUSED: Duration = Duration::from_secs(10);
 
 /// Shared by the listener's thread and the threads that read keys.
 pub(crate) struct Listener {
@@ -69,6 +72,15 @@ struct Ear {
     left_a_replica: u64,
     /// Where it leads: see [`Connector::epoch`].
     epoch: u64,
+}
+
+/// What became of one attempt to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listening {
+    /// The connection was not opened, or it has listened until it ended.
+    Ended,
+    /// The server does not allow it.
+    Refused,
 }
 
 impl Listener {
@@ -156,7 +168,7 @@ impl Listener {
         while !self.is_closing() {
             // Nobody waits for this result: a thread that asks the server gets the error on its own
             // connection.
-            let _ = self.listen(observer, check);
+            let is_refused = self.listen(observer, check) == Listening::Refused;
             let mut ear = self.ear.lock();
             let (has_listened, gives_way) = (ear.id.take().is_some(), ear.gives_way);
             ear.gives_way = false;
@@ -170,7 +182,11 @@ impl Listener {
             let mut closing = self.closing.lock();
             if !*closing {
                 let pause = pauses.next_pause(Duration::MAX);
-                let pause = if gives_way { HEARTBEAT } else { pause };
+                let pause = match (is_refused, gives_way) {
+                    (true, _) => REFUSED,
+                    (false, true) => HEARTBEAT,
+                    (false, false) => pause,
+                };
                 self.wake.wait_for(&mut closing, pause);
             }
         }
@@ -184,26 +200,35 @@ impl Listener {
     }
 
     /// Listens until the connection breaks, or the observer is gone.
-    fn listen(&self, observer: &Weak<dyn Observer>, check: &impl Fn()) -> Option<()> {
+    fn listen(&self, observer: &Weak<dyn Observer>, check: &impl Fn()) -> Listening {
         let left_a_replica = self.left_a_replica();
-        let Opened {
+        let Ok(Opened {
             mut connection,
             epoch,
-        } = self.connector.open_to_listen().ok()?;
-        let id = redis::cmd("CLIENT").arg("ID").query::<i64>(&mut connection);
-        let id = id.ok()?;
-        let mut messages = subscribed(&mut connection).ok()?;
+        }) = self.connector.open_to_listen()
+        else {
+            return Listening::Ended;
+        };
+        let (id, mut messages) = match subscribed(&mut connection) {
+            Ok(subscribed) => subscribed,
+            Err(error) if Finished::by_error(&error).is_none() && !may_pass(&error) => {
+                return Listening::Refused;
+            }
+            Err(_) => return Listening::Ended,
+        };
         let mut ear = self.ear.lock();
         ear.generation += 1;
         ear.id = Some(id);
         ear.epoch = epoch;
         ear.is_deaf = ear.left_a_replica != left_a_replica;
         drop(ear);
-        observer.upgrade()?.all_may_have_changed();
-        let heard = self.hear(epoch, &mut messages, observer, check);
+        if let Some(observer) = observer.upgrade() {
+            observer.all_may_have_changed();
+        }
+        self.hear(epoch, &mut messages, observer, check);
         // On drop redis-rs unsubscribes and waits for the reply.
         let _ = messages.set_read_timeout(Some(GOODBYE));
-        heard
+        Listening::Ended
     }
 
     fn hear(
@@ -258,10 +283,12 @@ impl Listener {
     }
 }
 
-/// Subscribes without `PubSub::subscribe`, which takes a refusal for success.
-fn subscribed(connection: &mut Connection) -> RedisResult<PubSub<'_>> {
+/// Subscribes without `PubSub::subscribe`, which takes a refusal for success. Returns the server's
+/// id of the connection as well.
+fn subscribed(connection: &mut Connection) -> RedisResult<(i64, PubSub<'_>)> {
+    let id = redis::cmd("CLIENT").arg("ID").query(connection)?;
     redis::cmd("SUBSCRIBE").arg(CHANNEL).exec(connection)?;
-    Ok(connection.as_pubsub())
+    Ok((id, connection.as_pubsub()))
 }
 
 /// Passes on a push: it names some keys, or after a `FLUSHALL` none, which means all.

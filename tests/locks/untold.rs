@@ -84,6 +84,29 @@ fn by_the_loss_of_a_listener_that_does_not_come_back() {
     });
 }
 
+/// Each attempt to listen is a new connection, which a proxy refuses for good.
+#[test]
+fn a_server_that_lets_nobody_listen_is_seldom_asked() {
+    for forbidden in ["-subscribe", "-client"] {
+        let server = Server::start().unwrap();
+        set_user(&server, &[forbidden]);
+        let mut conn = server.connection().unwrap();
+        let mut opened = || {
+            let stats: redis::InfoDict = redis::cmd("INFO").query(&mut conn).unwrap();
+            stats.get::<u64>("total_connections_received").unwrap()
+        };
+        let held = crate::connect(&server.url())
+            .lock("a")
+            .acquire(LONG)
+            .unwrap();
+        thread::sleep(500 * MS); // all connections that a holder needs are open
+        let before = opened();
+        thread::sleep(2_000 * MS);
+        assert!(opened() - before <= 1, "{forbidden}: {}", opened() - before);
+        held.release().unwrap();
+    }
+}
+
 /// What was read on the connection that is gone is tracked no more, and only one of the two finds out.
 #[test]
 fn by_another_of_its_process_that_needs_a_new_connection() {
