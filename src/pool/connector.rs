@@ -197,18 +197,19 @@ impl Connector {
     fn open_by(&self, protocol: Option<ProtocolVersion>, asks_for_locks: bool) -> Result<Opened> {
         let Limits { connect, answer } = self.0.limits;
         let attempt = Deadline::after(connect);
-        let client = self.0.access.client(attempt)?;
-        let client = match protocol {
-            Some(protocol) => speaking(&client, protocol)?,
-            None => client,
-        };
-        let opened = match &self.0.locator {
-            Some(locator) => self.open_to_master(&**locator, &client, asks_for_locks, attempt)?,
-            None => Opened {
-                connection: dial::open(&client, attempt, connect, false)?,
-                epoch: 0,
-            },
-        };
+        let opened = self.0.access.open(attempt, |client| {
+            let client = match protocol {
+                Some(protocol) => &speaking(client, protocol)?,
+                None => client,
+            };
+            match &self.0.locator {
+                Some(locator) => self.open_to_master(&**locator, client, asks_for_locks, attempt),
+                None => Ok(Opened {
+                    connection: dial::open(client, attempt, connect, false)?,
+                    epoch: 0,
+                }),
+            }
+        })?;
         set_timeouts(&opened.connection, answer).map_err(|error| self.failure(answer, error))?;
         Ok(opened)
     }

@@ -2,7 +2,7 @@
 
 use std::{error::Error as StdError, fmt, iter, result, sync::Arc};
 
-use redis::{Client, ConnectionAddr};
+use redis::{Client, ConnectionAddr, ErrorKind};
 
 use super::dial::client_by;
 use crate::{
@@ -72,6 +72,25 @@ impl Access {
         self.client.get_connection_info().addr()
     }
 
+    /// Opens a connection, and once more if the server refuses the login and the function returns
+    /// another by then: the password may have changed in between.
+    pub(super) fn open<T>(
+        &self,
+        attempt: Deadline,
+        open: impl Fn(&Client) -> Result<T>,
+    ) -> Result<T> {
+        let client = self.client(attempt)?;
+        let opened = open(&client);
+        if self.login.is_none() || !opened.as_ref().is_err_and(is_refused_login) {
+            return opened;
+        }
+        let now = self.client(attempt)?;
+        if login_of(&now) == login_of(&client) {
+            return opened;
+        }
+        open(&now)
+    }
+
     /// The settings of a connection that is opened now. Takes as long as the caller's function.
     ///
     /// # Errors
@@ -87,4 +106,20 @@ impl Access {
         let login = login.set_username(user).set_password(password);
         client_by(settings.set_redis_settings(login))
     }
+}
+
+fn login_of(client: &Client) -> (Option<&str>, Option<&str>) {
+    let login = client.get_connection_info().redis_settings();
+    (login.username(), login.password())
+}
+
+fn is_refused_login(error: &Error) -> bool {
+    let Error::Pool {
+        source: Some(source),
+        ..
+    } = error
+    else {
+        return false;
+    };
+    source.kind() == ErrorKind::AuthenticationFailed || source.code() == Some("WRONGPASS")
 }

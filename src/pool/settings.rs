@@ -116,10 +116,10 @@ impl PoolBuilder {
     /// own threads included. Sentinels keep theirs.
     ///
     /// Connections that are open stay as they are: no `AUTH` is sent on them. A server may close
-    /// them when their token ends. Then a lock that is held is renewed on a new connection, one
-    /// that waits goes on waiting, and only a call that is under way may end with
-    /// [`Error::Unknown`]. The function has to return the new password before the server refuses
-    /// the old one.
+    /// them when their token ends. Then a lock that is held is renewed on a new connection, and one
+    /// that waits goes on waiting; a call that is under way, or the next one, may end with
+    /// [`Error::Unknown`]. If the server refuses a login, the function is asked once more, and
+    /// another login is tried at once. The same one again is the error.
     ///
     /// **It runs on the threads that renew leases, and they wait for it**: return a token that is
     /// at hand, and get the next one on a thread of your own. Its time is part of

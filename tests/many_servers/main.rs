@@ -15,6 +15,7 @@ mod failovers;
 mod following;
 mod groups;
 mod history;
+mod logins;
 mod long;
 mod lost_renewals;
 mod lying;
