@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, Locks};
+use leasehold::Locks;
 
 fn main() -> anyhow::Result<()> {
     let url = std::env::args()
@@ -13,10 +13,7 @@ fn main() -> anyhow::Result<()> {
         .unwrap_or("redis://127.0.0.1/".into());
 
     let locks = Locks::connect(&url)?;
-    let lease = match locks.lock("report:daily").acquire(Duration::from_secs(5)) {
-        Err(Error::Contended { .. }) => anyhow::bail!("another process is writing the report"),
-        acquired => acquired?,
-    };
+    let lease = locks.lock("report:daily").acquire(Duration::from_secs(5))?;
     for chapter in 1..=3 {
         lease.check()?; // an error if the lock was lost: stop, somebody else may have it
         println!("writing chapter {chapter}; nobody else can meanwhile, however long it takes");

@@ -178,8 +178,7 @@ fn the_code_that_a_page_quotes_stands_in_the_library_or_an_example() {
         let mut quotes = 0;
         for block in text.split("```").skip(1).step_by(2) {
             let (language, block) = block.split_once('\n').unwrap();
-            let is_program = block.contains("fn main") || page.ends_with("course.md");
-            if language == "lua" || (language.starts_with("rust") && is_program) {
+            if language == "lua" || language.starts_with("rust") {
                 let code_of_page = flat(block);
                 assert!(
                     code.iter().any(|file| file.contains(&code_of_page)),
@@ -188,6 +187,6 @@ fn the_code_that_a_page_quotes_stands_in_the_library_or_an_example() {
                 quotes += 1;
             }
         }
-        assert!(quotes >= 3, "{page}");
+        assert!(quotes >= 1, "{page}");
     }
 }
