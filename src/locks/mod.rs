@@ -29,13 +29,10 @@ pub use set::{Leases, LockSet};
 use std::sync::Arc;
 
 #[cfg(feature = "cluster")]
-use crate::{
-    cluster::{Nodes, NodesBuilder},
-    pool::is_of_a_cluster,
-};
+use crate::cluster::{Nodes, NodesBuilder};
 use crate::{
     error::Result,
-    pool::{Pool, PoolBuilder},
+    pool::{Pool, PoolBuilder, Target},
     recipes::hold::LockKind,
     server::{RedisServer, Server},
 };
@@ -111,12 +108,14 @@ impl Locks {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn connect_with(url: &str, settings: PoolBuilder) -> Result<Self> {
-        #[cfg(feature = "cluster")]
-        if is_of_a_cluster(url) {
-            let nodes = NodesBuilder::with_pools(settings).connect(url)?;
-            return Ok(Self::on_nodes(&nodes));
+        match Target::of(url)? {
+            #[cfg(feature = "cluster")]
+            Target::Nodes(nodes) => {
+                let nodes = NodesBuilder::with_pools(settings).build(&nodes)?;
+                Ok(Self::on_nodes(&nodes))
+            }
+            target => Self::new(&settings.build_at(target)?),
         }
-        Self::new(&settings.connect(url)?)
     }
 
     /// Creates locks that share a pool with other work.

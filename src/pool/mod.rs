@@ -47,8 +47,9 @@ use manager::{Manager, PoolState};
 #[cfg(feature = "cluster")]
 pub(crate) use reasons::{asked_in_vain, failure, last_that_may_pass};
 pub use settings::PoolBuilder;
+pub(crate) use url::Target;
 #[cfg(feature = "cluster")]
-pub(crate) use url::{is_of_a_cluster, nodes_of};
+pub(crate) use url::nodes_of;
 
 /// At most this many `MOVED` of a Redis Cluster are followed before the call fails: two nodes that
 /// name each other lead nowhere. Counted by `Nodes::run`, the calls in `server/cluster.rs`, and a
@@ -154,9 +155,10 @@ impl Pool {
     /// Opens no connection and waits for nothing.
     /// `redis://[[user]:password@]host[:port][/database]` is a TCP connection, `rediss://` one with
     /// TLS (feature `tls-rustls`; the system's certificates, or
-    /// [others](PoolBuilder#method.certificates)), `redis+unix:///path[?db=…]` a socket on this
-    /// machine, with `user` and `pass` as further parameters. `?protocol=` (`resp2` or `resp3`)
-    /// works in any URL; any other parameter is an error, even one that other libraries understand.
+    /// [others](PoolBuilder#method.certificates)), `redis+unix:///path` a socket on this machine,
+    /// with the parameters `user` and `pass`. `?protocol=` (`resp2` or `resp3`) works in any URL,
+    /// `?db=` in place of `/database`; any other parameter is an error, even one that other
+    /// libraries understand.
     ///
     /// # Sentinels
     /// `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/master[/database]` leads to

@@ -194,13 +194,23 @@ impl PoolBuilder {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn connect(self, url: &str) -> Result<Pool> {
-        match Target::of(url)? {
+        self.build_at(Target::of(url)?)
+    }
+
+    pub(crate) fn build_at(self, target: Target) -> Result<Pool> {
+        match target {
             Target::Server(client) => self.build(&client),
             Target::Watched {
                 sentinels,
                 master,
                 server,
             } => self.build_on_sentinels(&sentinels, &master, &server),
+            #[cfg(feature = "cluster")]
+            Target::Nodes(_) => {
+                let reason = "a Redis Cluster has no one server that has all keys: take `Locks`, \
+                              or `Nodes` for a connection to each master";
+                Err(Error::invalid("url", reason))
+            }
         }
     }
 

@@ -242,6 +242,7 @@ fn a_database_is_that_of_the_connection_or_refused() {
         .unwrap();
     for url in [
         format!("redis://{address}/3"),
+        format!("redis://{address}?db=3"),
         format!("redis+unix://{path}?db=3"),
     ] {
         let mut conn = Pool::connect(&url).unwrap().get().unwrap();
@@ -250,7 +251,7 @@ fn a_database_is_that_of_the_connection_or_refused() {
         assert!(release_lock(&mut conn, "a", &token.unwrap()).unwrap());
     }
     for url in [
-        format!("redis://{address}?db=3"),
+        format!("redis://{address}/3?db=3"),
         format!("redis://{address}/?database=3"),
         format!("redis+unix://{path}?database=3"),
     ] {
@@ -266,6 +267,8 @@ fn a_url_that_cannot_be_read_is_told_all_forms() {
         "redis+srv://127.0.0.1/",
         "redis://127.0.0.1/?timeout=3",
         "redis+sentinel://127.0.0.1/",
+        "redis+sentinel://127.0.0.1/m?timeout=3",
+        "redis+cluster://127.0.0.1/?db=0",
         "redis+cluster://,",
     ] {
         let error = Locks::connect(url).map(drop).unwrap_err().to_string();
@@ -276,6 +279,9 @@ fn a_url_that_cannot_be_read_is_told_all_forms() {
             "redis+cluster://",
             "rediss",
             "after `?` protocol",
+            " db,",
+            " user and pass,",
+            " sentinel_user and sentinel_password",
         ] {
             assert!(error.contains(form), "{form} for {url}: {error}");
         }
