@@ -1,11 +1,17 @@
 //! The command line.
 
-use std::{env, ffi::OsString, io, process::ExitCode, time::Duration};
+use std::{ffi::OsString, io, process::ExitCode, time::Duration};
 
-use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind, parser::ValueSource};
-use leasehold::{Lock, Locks};
+use clap::{ArgMatches, FromArgMatches, Parser, error::ErrorKind, parser::ValueSource};
+use clap_complete::Shell;
+use leasehold::{Lock, Locks, Options};
 
-use crate::{outcome::not_written, text::say, tls::TlsFiles};
+use crate::{
+    help::{self, EXAMPLES, USAGES},
+    outcome::not_written,
+    text::say,
+    tls::TlsFiles,
+};
 
 /// The exit code for invalid arguments.
 pub(crate) const USAGE: u8 = 64;
@@ -13,49 +19,11 @@ pub(crate) const USAGE: u8 = 64;
 const SHORTEST_LEASE: Duration = Duration::from_millis(500);
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 const MOST_PERMITS: u32 = 10_000;
+const MOST_REPLICAS: u32 = 100;
 const USUAL_URL: &str = "redis://127.0.0.1/";
+/// The options that run no command, and are of no lock.
+const NAMELESS: [&str; 2] = ["man", "completions"];
 const USUAL_GRACE: Duration = Duration::from_secs(5);
-
-/// The usage that clap generates lists `--url` as required if the environment sets it.
-const USAGES: &str = "\
-lockrun [OPTIONS] --name <NAME>... -- <COMMAND>...
-       lockrun [OPTIONS] --name <NAME>... <--status|--force-release>";
-
-const EXAMPLES: &str = "\
-Examples:
-  lockrun --name backup -- /usr/local/bin/backup --full
-      runs the backup; if somebody else is running it, prints who, and exits 75 at once
-  lockrun --name report --wait 10m --lease 60s -- sh -c 'make && make publish'
-      waits up to ten minutes for the lock
-  lockrun --name backup --once-per 20h --wait 2h -- /usr/local/bin/backup --full
-      on every host, at the same time each night: one makes the backup; if it fails, another does
-  lockrun --name import --verbose -- sh -c 'import --fence \"$LEASEHOLD_FENCING_TOKEN\"'
-      passes the fencing token on, and reports progress
-  lockrun --name partner-api --permits 3 --wait 1h -- /usr/local/bin/sync-orders
-      at most three at once, on all hosts together; a fourth waits up to an hour
-  lockrun --name account:4711 --name account:4712 --wait 1m -- /usr/local/bin/transfer
-      waits up to a minute for both locks
-  lockrun --name backup --status
-      prints who holds the lock, since when, and for how much longer
-  lockrun --name backup --force-release
-      takes the lock away from its holder
-  lockrun --name partner-api --permits 3 --status
-      prints all holders, and how many of three permits are free
-
-Exit codes:
-  the command's own; 128+n if signal n ended it; 126 if it cannot be run, 127 if it is not found
-  0   also if another run was recent enough (--once-per)
-  64  the arguments are invalid, or the name belongs to a key that is not a lock
-  69  the server cannot be reached, or refuses
-  70  the lock was lost, or could not be renewed: the command was ended, or outlived the lock
-  71  the system refuses what lockrun itself needs: a process, a thread, /proc
-  74  the output cannot be written to stdout
-  75  busy: somebody else held the lock, or others all the permits, for the whole wait
-  --status and --force-release exit 0 whether or not the lock was held; --json shows which.
-  With --permits a lock is held if no permit is free.
-
-Signals: TERM and INT to lockrun end the command and then release the lock; HUP, QUIT, USR1, USR2
-and alarms are only passed on.";
 
 /// Runs a command while holding a lock on a Redis server, so that no other host runs it at the same
 /// time.
@@ -65,20 +33,27 @@ and alarms are only passed on.";
 /// The command's environment has LEASEHOLD_FENCING_TOKEN, except with --permits; with several
 /// --name it has LEASEHOLD_FENCING_TOKEN_1, LEASEHOLD_FENCING_TOKEN_2 and so on instead. Processes
 /// that the command leaves in its process group are ended before the lock is released.
+///
+/// An environment variable that is empty counts as none.
 #[allow(
     clippy::doc_markdown,
     clippy::struct_excessive_bools,
     reason = "a help text, and flags of a command line"
 )]
 #[derive(Debug, Parser)]
-#[command(name = "lockrun", version, override_usage = USAGES, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "lockrun", version, override_usage = USAGES, after_long_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Arguments {
-    /// The lock's name; with several --name the command runs while all of these locks are held
+    /// The lock's name; repeat it to hold several locks at once
     ///
-    /// They are acquired together, all within --wait or none, and released together. The order is
-    /// of no account, except for the numbers of the fencing tokens. If one is lost, the command is
-    /// ended. Several do not go with --once-per or --permits.
-    #[arg(long = "name", value_name = "NAME", required = true)]
+    /// They are acquired together, all within --wait or none, and released together. Their order
+    /// matters only for the numbers of the fencing tokens. If one is lost, the command is ended.
+    /// Several names do not go with --once-per or --permits.
+    #[arg(
+        long = "name",
+        value_name = "NAME",
+        required_unless_present_any = NAMELESS,
+        conflicts_with_all = NAMELESS
+    )]
     pub(crate) names: Vec<String>,
 
     /// The server's URL
@@ -96,11 +71,28 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     tls: TlsFiles,
 
+    /// The text before the name in the lock's key
+    ///
+    /// Programs exclude each other only if their prefixes are the same. It may be empty.
+    #[arg(
+        long,
+        env = "LEASEHOLD_PREFIX",
+        hide_env_values = true,
+        default_value = "lock:"
+    )]
+    prefix: String,
+
     /// Time to wait for the lock, such as 30s, 1m30s or 500ms; 0s tries once
-    #[arg(long, default_value = "0s", value_parser = duration, conflicts_with = "operator")]
+    #[arg(
+        long,
+        env = "LEASEHOLD_WAIT",
+        hide_env_values = true,
+        default_value = "0s",
+        value_parser = duration
+    )]
     pub(crate) wait: Duration,
 
-    /// Skip the run if any host has completed it within this period, such as 20h for a nightly job
+    /// Skip the run if a host completed it within this period, such as 20h for a nightly job
     ///
     /// lockrun then prints who has run it and exits 0. The period counts from the end of that run,
     /// by the server's clock. A run does not count after an exit code other than 0, after TERM or
@@ -117,26 +109,51 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", value_parser = permits, allow_negative_numbers = true)]
     pub(crate) permits: Option<u32>,
 
+    /// Hold the lock only while this many replicas have it, 1 to 100
+    ///
+    /// Such a lock survives a failover to one of these replicas. An acquire and each renewal wait
+    /// for them, for a tenth of the lease, at most 1s. While too few confirm the acquire, it is
+    /// repeated until --wait is over (69). If too few confirm the renewals, the command is ended
+    /// before the lease ends (70).
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = replicas,
+        allow_negative_numbers = true,
+        conflicts_with = "operator"
+    )]
+    replicas: Option<u32>,
+
     /// Time for which the lock outlives a killed lockrun, 500ms to 24h
-    #[arg(long, default_value = "60s", value_parser = duration, conflicts_with = "operator")]
+    #[arg(
+        long,
+        env = "LEASEHOLD_LEASE",
+        hide_env_values = true,
+        default_value = "60s",
+        value_parser = lease
+    )]
     pub(crate) lease: Duration,
 
-    /// Time between TERM and KILL, at most a third of the lease [default: 5s, or a third of the
-    /// lease if that is shorter]
+    /// Time between TERM and KILL [default: 5s, at most a third of the lease]
     #[arg(long, value_parser = duration, conflicts_with = "operator")]
     grace: Option<Duration>,
 
-    /// Print who holds the lock, and run nothing; with --permits also how many permits are free
+    /// Print who holds the lock, and run nothing
+    ///
+    /// With --permits it also prints how many permits are free.
     #[arg(long, group = "operator")]
     status: bool,
 
-    /// Take the lock away from its holder, or all permits from their holders, and run nothing; a
-    /// holder may continue until it notices
+    /// Take the lock away from its holder, and run nothing
+    ///
+    /// From a semaphore it takes all permits. A holder may continue until it notices.
     #[arg(long, group = "operator")]
     force_release: bool,
 
-    /// Print one line of JSON: --status and --force-release on stdout, as an array with several
-    /// --name; the outcome of a command on stderr
+    /// Print one line of JSON
+    ///
+    /// --status and --force-release print it on stdout, with several --name as an array. The
+    /// outcome of a command is printed on stderr.
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -144,10 +161,17 @@ pub(crate) struct Arguments {
     #[arg(long, short)]
     pub(crate) verbose: bool,
 
-    /// Do not print who holds a busy lock, or who has run the command, such as under cron, which
-    /// mails all output
+    /// Do not print who holds a busy lock or has run the command: for cron, which mails all output
     #[arg(long, short, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
+
+    /// Print the manual page: lockrun --man | man -l -
+    #[arg(long, group = "operator")]
+    man: bool,
+
+    /// Print the completions of this shell
+    #[arg(long, value_name = "SHELL", group = "operator")]
+    completions: Option<Shell>,
 
     /// The command and its arguments
     #[arg(
@@ -164,47 +188,41 @@ pub(crate) enum Action {
     Run,
     Status,
     ForceRelease,
+    Manual,
+    Completions(Shell),
 }
 
 impl Arguments {
     /// Reads the command line. Otherwise prints the error or the requested help, and returns the
     /// exit code.
     pub(crate) fn read() -> Result<Self, ExitCode> {
-        let read = Self::parsed().and_then(Self::checked);
+        let matches = help::command().try_get_matches();
+        let read = matches.and_then(|matches| Self::from_arg_matches(&matches)?.checked(&matches));
         read.map_err(|error| {
             let printed = error.print();
-            match (error.kind(), printed) {
-                (ErrorKind::DisplayHelp | ErrorKind::DisplayVersion, printed) => printed
-                    .map_or_else(|error| not_written(&error), |()| 0)
-                    .into(),
-                (ErrorKind::UnknownArgument, _) if env::args_os().all(|word| word != "--") => {
-                    say(&mut io::stderr(), "\nThe command stands after `--`.");
-                    USAGE.into()
-                }
-                _ => USAGE.into(),
+            if let ErrorKind::DisplayHelp | ErrorKind::DisplayVersion = error.kind() {
+                let code = printed.map_or_else(|error| not_written(&error), |()| 0);
+                return code.into();
             }
+            if let Some(hint) = help::hint(&error) {
+                say(&mut io::stderr(), &format!("\n{hint}"));
+            }
+            USAGE.into()
         })
     }
 
-    fn parsed() -> Result<Self, clap::Error> {
-        let matches = Self::command().try_get_matches()?;
-        let mut arguments = Self::from_arg_matches(&matches)?;
-        let is_from_environment = matches.value_source("url") == Some(ValueSource::EnvVariable);
-        if arguments.url.is_empty() && is_from_environment {
-            arguments.url = USUAL_URL.into();
-        }
-        Ok(arguments)
-    }
-
-    fn checked(self) -> Result<Self, clap::Error> {
+    fn checked(self, matches: &ArgMatches) -> Result<Self, clap::Error> {
         let wrong = |text: &str| {
             Err(clap::Error::raw(
                 ErrorKind::ValueValidation,
                 format!("{text}\n"),
             ))
         };
-        if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&self.lease) {
-            return wrong("--lease has to be between 500ms and 24h");
+        // A variable may set them for all commands of this host.
+        let is_given = |id: &&str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        let unused = ["wait", "lease"].iter().find(|id| is_given(id));
+        if let (Some(option), true) = (unused, self.command.is_empty()) {
+            return wrong(&format!("--{option} is for a command: there is none"));
         }
         if self.grace() > self.lease / 3 {
             return wrong("--grace has to be at most a third of --lease");
@@ -232,15 +250,29 @@ impl Arguments {
     }
 
     pub(crate) fn action(&self) -> Action {
-        match (self.status, self.force_release) {
-            (true, _) => Action::Status,
-            (_, true) => Action::ForceRelease,
-            _ => Action::Run,
+        if self.status {
+            return Action::Status;
         }
+        if self.force_release {
+            return Action::ForceRelease;
+        }
+        if self.man {
+            return Action::Manual;
+        }
+        self.completions.map_or(Action::Run, Action::Completions)
     }
 
+    /// Opens no connection.
     pub(crate) fn locks(&self) -> leasehold::Result<Locks> {
-        self.tls.locks(&self.url)
+        let locks = self.tls.locks(&self.url)?;
+        Ok(locks.with(Options::new().prefix(&self.prefix)))
+    }
+
+    /// The options of locks that are acquired.
+    pub(crate) fn options(&self) -> Options {
+        Options::new()
+            .lease(self.lease)
+            .replicas(self.replicas.unwrap_or(0), self.margin())
     }
 
     pub(crate) fn lock(&self, locks: &Locks, name: &str) -> Lock {
@@ -304,6 +336,20 @@ fn permits(text: &str) -> Result<u32, &'static str> {
     let number = text.parse().ok();
     let permits = number.filter(|number| (1..=MOST_PERMITS).contains(number));
     permits.ok_or("it has to be a whole number from 1 to 10000")
+}
+
+fn replicas(text: &str) -> Result<u32, &'static str> {
+    let number = text.parse().ok();
+    let replicas = number.filter(|number| (1..=MOST_REPLICAS).contains(number));
+    replicas.ok_or("it has to be a whole number from 1 to 100")
+}
+
+fn lease(text: &str) -> Result<Duration, &'static str> {
+    let lease = duration(text)?;
+    let is_in_range = (SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease);
+    is_in_range
+        .then_some(lease)
+        .ok_or("it has to be from 500ms to 24h")
 }
 
 fn duration(text: &str) -> Result<Duration, &'static str> {

@@ -24,6 +24,8 @@ mod guardian;
 #[cfg(unix)]
 mod held;
 #[cfg(unix)]
+mod help;
+#[cfg(unix)]
 mod loss;
 #[cfg(unix)]
 mod operator;
@@ -56,6 +58,8 @@ fn main() -> std::process::ExitCode {
     let (code, told) = match arguments.action() {
         Action::Status => operator::status(&arguments),
         Action::ForceRelease => operator::force_release(&arguments),
+        Action::Manual => help::manual(),
+        Action::Completions(shell) => help::completions(shell),
         Action::Run => {
             let report = run::run(&arguments);
             (report.code(), report.told(&arguments))

@@ -10,9 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{
-    Cancel, Error, LastRun, Lease, Lock, Locks, Once, Options, Ran, Result as LockResult,
-};
+use leasehold::{Cancel, Error, LastRun, Lease, Lock, Locks, Once, Ran, Result as LockResult};
 use parking_lot::Mutex;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -55,8 +53,8 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Conclusion, Conc
     let events = Arc::new(Mutex::new(events));
     let cancel = Cancel::new();
     let started = signals::listen(sender.clone(), cancel.clone()).map_err(Conclusion::System)?;
-    let options = Options::new()
-        .lease(arguments.lease)
+    let options = arguments
+        .options()
         .cancel(&cancel)
         .events(Arc::new(Hooks(sender)));
     let locks = arguments.locks().map_err(Conclusion::Failed)?.with(options);

@@ -2,6 +2,7 @@
 
 mod causes;
 mod ending;
+mod flags;
 #[cfg(target_os = "linux")]
 mod group;
 mod interrupted;

@@ -225,7 +225,9 @@ pub(crate) fn lockrun_at(url: &str) -> Command {
 /// lockrun without an argument.
 pub(crate) fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockrun"));
-    command.env_remove("LEASEHOLD_URL");
+    for variable in ["URL", "PREFIX", "WAIT", "LEASE"] {
+        command.env_remove(format!("LEASEHOLD_{variable}"));
+    }
     command
 }
 

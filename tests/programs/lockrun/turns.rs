@@ -208,8 +208,6 @@ fn what_cannot_be_meant_is_refused_before_anything_is_run() {
     for usage in usages {
         assert!(nothing.err.contains(usage), "{nothing:?}");
     }
-    let help = ask(&server, "--help");
-    assert!(help.code == 0 && help.out.contains("Examples:"));
 }
 
 #[test]
@@ -279,20 +277,4 @@ fn who_waits_waits_for_a_server_that_is_not_up_yet() {
         tool.hear("in");
         tool.ends_with(4);
     });
-}
-
-#[test]
-fn who_forgets_the_dashes_is_told() {
-    let said =
-        |args: &[&str]| Tool::spawn(program().args(["--name", "a"]).args(args)).ends_with(64);
-    assert!(
-        said(&["true"])
-            .err
-            .contains("The command stands after `--`.")
-    );
-    assert!(
-        !said(&["--bogus", "--", "true"])
-            .err
-            .contains("stands after")
-    );
 }

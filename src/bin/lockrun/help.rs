@@ -1,0 +1,141 @@
+//! The texts of `--help`, the manual page, completions, and hints about wrong arguments.
+
+use std::{env, io};
+
+use clap::{
+    Command, CommandFactory, Error,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+use clap_complete::Shell;
+use clap_mangen::{
+    Man,
+    roff::{Roff, roman},
+};
+
+use crate::{arguments::Arguments, outcome::Told};
+
+/// The usage that clap generates lists `--url` as required if the environment sets it.
+pub(crate) const USAGES: &str = "\
+lockrun [OPTIONS] --name <NAME>... -- <COMMAND>...
+       lockrun [OPTIONS] --name <NAME>... <--status|--force-release>
+       lockrun <--man|--completions <SHELL>>";
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  lockrun --name backup -- /usr/local/bin/backup --full
+      runs the backup; if somebody else is running it, prints who, and exits 75 at once
+  lockrun --name report --wait 10m --lease 60s -- sh -c 'make && make publish'
+      waits up to ten minutes for the lock
+  lockrun --name backup --once-per 20h --wait 2h -- /usr/local/bin/backup --full
+      on every host, at the same time each night: one makes the backup; if it fails, another does
+  lockrun --name import --verbose -- sh -c 'import --fence \"$LEASEHOLD_FENCING_TOKEN\"'
+      passes the fencing token on, and reports progress
+  lockrun --name partner-api --permits 3 --wait 1h -- /usr/local/bin/sync-orders
+      at most three at once, on all hosts together; a fourth waits up to an hour
+  lockrun --name account:4711 --name account:4712 --wait 1m -- /usr/local/bin/transfer
+      waits up to a minute for both locks
+  lockrun --name backup --status
+      prints who holds the lock, since when, and for how much longer
+  lockrun --name backup --force-release
+      takes the lock away from its holder
+  lockrun --name partner-api --permits 3 --status
+      prints all holders, and how many of three permits are free
+
+Exit codes:
+  the command's own; 128+n if signal n ended it; 126 if it cannot be run, 127 if it is not found
+  0   also if another run was recent enough (--once-per)
+  64  the arguments are invalid, or the name belongs to a key that is not a lock
+  69  the server cannot be reached, or refuses, or too few replicas have the lock
+  70  the lock was lost, or could not be renewed: the command was ended, or outlived the lock
+  71  the system refuses what lockrun itself needs: a process, a thread, /proc
+  74  the output cannot be written to stdout
+  75  busy: somebody else held the lock, or others all the permits, for the whole wait
+  --status and --force-release exit 0 whether or not the lock was held; --json shows which.
+  With --permits a lock is held if no permit is free.
+
+Signals: TERM and INT to lockrun end the command and then release the lock; HUP, QUIT, USR1, USR2
+and alarms are only passed on.";
+
+/// The command line as clap knows it. A variable that is empty counts as none.
+pub(crate) fn command() -> Command {
+    Arguments::command().mut_args(|argument| {
+        let value = argument.get_env().and_then(env::var_os);
+        if value.is_some_and(|value| value.is_empty()) {
+            return argument.env(None::<&str>);
+        }
+        argument
+    })
+}
+
+pub(crate) fn manual() -> (u8, Told) {
+    let mut page = Vec::new();
+    // Writing to memory cannot fail.
+    let _ = write_manual(&mut page);
+    shown(&page)
+}
+
+fn write_manual(page: &mut Vec<u8>) -> io::Result<()> {
+    let manual = Man::new(command());
+    manual.render_title(page)?;
+    manual.render_name_section(page)?;
+    manual.render_synopsis_section(page)?;
+    manual.render_description_section(page)?;
+    manual.render_options_section(page)?;
+    let mut rest = Roff::new();
+    for section in EXAMPLES.split("\n\n") {
+        let (title, lines) = section.split_once(':').unwrap_or_default();
+        rest.control("SH", [&*title.to_uppercase()]);
+        rest.control("nf", []);
+        for line in lines.trim_start_matches('\n').lines() {
+            rest.text([roman(line.trim_start_matches("  "))]);
+        }
+        rest.control("fi", []);
+    }
+    rest.to_writer(page)
+}
+
+pub(crate) fn completions(shell: Shell) -> (u8, Told) {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command(), "lockrun", &mut script);
+    shown(&script)
+}
+
+fn shown(text: &[u8]) -> (u8, Told) {
+    let out = String::from_utf8_lossy(text).trim_end().to_owned();
+    let err = String::new();
+    (0, Told { out, err })
+}
+
+/// The likely mistake, where clap does not name it.
+pub(crate) fn hint(error: &Error) -> Option<String> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(&**text),
+        _ => None,
+    };
+    match error.kind() {
+        ErrorKind::UnknownArgument => without_dashes(text(ContextKind::InvalidArg)?),
+        ErrorKind::ValueValidation => from_environment(text(ContextKind::InvalidValue)?),
+        _ => None,
+    }
+}
+
+/// For a word that is no option, where no `--` begins the command.
+fn without_dashes(word: &str) -> Option<String> {
+    let begins_command = env::args_os().any(|argument| argument == "--");
+    (!word.starts_with('-') && !begins_command).then(|| {
+        format!("Did you forget `--` before the command? lockrun [OPTIONS] --name <NAME> -- {word}")
+    })
+}
+
+/// For a value that does not stand on the command line.
+fn from_environment(value: &str) -> Option<String> {
+    let is_it = |variable: &&str| env::var_os(variable).is_some_and(|it| it == value);
+    let is_given = env::args_os().any(|argument| argument == value);
+    let command = command();
+    let variables = command
+        .get_arguments()
+        .filter_map(|it| it.get_env()?.to_str());
+    let mut variables = variables.filter(|_| !is_given);
+    let variable = variables.find(is_it)?;
+    Some(format!("The environment sets {variable} to this value."))
+}

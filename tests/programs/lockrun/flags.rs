@@ -1,0 +1,202 @@
+//! Options that stand in every line of a crontab, and what lockrun says of itself.
+
+use std::process::Command;
+
+use redis::Commands;
+
+use crate::{
+    common::{
+        Server,
+        wait::{comes_true, unless_halted},
+    },
+    lockrun::tool::{Ended, KEY, Tool, ask, lockrun, program, run},
+};
+
+/// With these variables, on this server.
+fn with(server: &Server, variables: &[(&str, &str)], args: &str) -> Command {
+    let mut command = program();
+    for (name, value) in variables {
+        command.env(format!("LEASEHOLD_{name}"), value);
+    }
+    command.env("LEASEHOLD_URL", server.url());
+    command.args(args.split_whitespace());
+    command
+}
+
+fn ended(command: &mut Command) -> Ended {
+    Tool::spawn(command).ends()
+}
+
+#[test]
+fn a_variable_sets_what_the_command_line_does_not() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let all = [("PREFIX", "job:"), ("LEASE", "20s"), ("WAIT", "20s")];
+        let mut holder = Tool::spawn(&mut with(&server, &all, "--name a -- sh -c cat"));
+        holder.echoes("in");
+        let left: u64 = conn.pttl("job:a").unwrap();
+        assert!((10_000..=20_000).contains(&left), "{left}");
+        // Who asks only is not refused for a variable of all commands, and looks at the same key.
+        let status = ended(&mut with(&server, &all, "--name a --status"));
+        assert!(status.out.starts_with("a: held\n"), "{status:?}");
+        let elsewhere = ended(&mut with(&server, &all, "--name a --status --prefix lock:"));
+        assert_eq!(elsewhere.out, "a: free\n");
+        let mut second = Tool::spawn(&mut with(&server, &all, "--name a -- echo in"));
+        let busy = ended(&mut with(&server, &all, "--name a --wait 0s -- true"));
+        assert_eq!(busy.code, 75, "{busy:?}");
+        assert!(second.is_running());
+        assert_eq!(holder.finish().code, 0);
+        second.hear("in").line();
+        second.ends_with(0);
+
+        let empty = [("PREFIX", ""), ("LEASE", ""), ("WAIT", "")];
+        let mut holder = Tool::spawn(&mut with(&server, &empty, "--name a -- sh -c cat"));
+        holder.echoes("in");
+        assert!(conn.exists::<_, bool>(KEY).unwrap());
+        assert_eq!(holder.finish().code, 0);
+    });
+}
+
+#[test]
+fn a_wrong_value_of_a_variable_is_named() {
+    let server = Server::start().unwrap();
+    let wrong = |variable, args| {
+        let command = &mut with(&server, &[variable], args);
+        Tool::spawn(command).ends_with(64).err
+    };
+    let named = |variable| format!("The environment sets LEASEHOLD_{variable} to this value.");
+    let said = wrong(("WAIT", "soon"), "--name a -- true");
+    assert!(said.contains(&named("WAIT")), "{said}");
+    let said = wrong(("LEASE", "3ms"), "--name a -- true");
+    assert!(said.contains(&named("LEASE")), "{said}");
+    let said = wrong(("WAIT", "1s"), "--name a --wait soon -- true");
+    assert!(!said.contains("environment"), "{said}");
+    // What is given for a command is refused without one.
+    let said = wrong(("WAIT", "1s"), "--name a --status --wait 2s");
+    assert!(said.contains("--wait is for a command"), "{said}");
+}
+
+#[test]
+fn a_lock_is_held_while_so_many_replicas_have_it() {
+    unless_halted(|| {
+        let master = Server::start_with(&["--repl-diskless-sync-delay", "0"]).unwrap();
+        let few = run(&master, "--replicas 1 --lease 2s", "echo in");
+        assert_eq!((few.code, &*few.out), (69, ""), "{few:?}");
+        let mut conn = master.connection().unwrap();
+        assert!(!conn.exists::<_, bool>(KEY).unwrap());
+
+        let mut replica = Server::start().unwrap();
+        let mut copy = replica.connection().unwrap();
+        let mut of = redis::cmd("REPLICAOF");
+        of.arg("127.0.0.1")
+            .arg(master.port())
+            .exec(&mut copy)
+            .unwrap();
+        let args = "--replicas 1 --lease 4s --grace 500ms --wait 10s";
+        let mut holder = Tool::holding(&master, args);
+        holder.hear("in");
+        assert!(copy.exists::<_, bool>(KEY).unwrap());
+        replica.kill().unwrap();
+        // Its renewals are not confirmed any more.
+        let ended = holder.ends_with(70);
+        let said = "lockrun: `a` could not be renewed";
+        assert!(ended.last().starts_with(said), "{ended:?}");
+        assert!(comes_true(|| !conn.exists::<_, bool>(KEY).unwrap()));
+        for number in ["0", "101", "-1"] {
+            let refused = run(&master, &format!("--replicas {number}"), "true");
+            assert!(refused.err.contains("from 1 to 100"), "{refused:?}");
+            assert_eq!(refused.code, 64);
+        }
+    });
+}
+
+#[test]
+fn who_forgets_the_dashes_is_told() {
+    let said = |args: &[&str]| {
+        let mut command = program();
+        Tool::spawn(command.args(["--name", "a"]).args(args)).ends_with(64)
+    };
+    let hint = "Did you forget `--` before the command?";
+    let forgotten = said(&["true", "--verbose"]).err;
+    assert!(forgotten.contains(hint), "{forgotten}");
+    assert!(forgotten.contains("--name <NAME> -- true\n"), "{forgotten}");
+    let wrong = said(&["--bogus", "--", "true"]).err;
+    assert!(!wrong.contains(hint), "{wrong}");
+}
+
+#[test]
+fn the_help_is_short_or_whole() {
+    let help = |option| Tool::spawn(program().arg(option)).ends_with(0).out;
+    let (short, whole) = (help("-h"), help("--help"));
+    assert!(short.lines().count() < 60, "{short}");
+    for part in ["Examples:", "Exit codes:"] {
+        assert!(whole.contains(part) && !short.contains(part), "{part}");
+    }
+    for text in [short, whole] {
+        let wide = text.lines().find(|line| line.chars().count() > 100);
+        assert_eq!(wide, None);
+    }
+}
+
+#[test]
+fn the_manual_and_the_completions_have_every_option() {
+    let server = Server::start().unwrap();
+    let said = |args: &str| ended(&mut with(&server, &[("WAIT", "1s")], args));
+    let help = said("-h").out;
+    let options = help.lines().filter_map(|line| {
+        let line = line.trim_start();
+        let (_, option) = line.starts_with('-').then(|| line.split_once("--"))??;
+        option.split(' ').next()
+    });
+    let options: Vec<_> = options.collect();
+    assert!(options.contains(&"replicas"), "{options:?}");
+    let manual = said("--man");
+    assert!(manual.code == 0 && manual.out.contains(".TH lockrun 1"));
+    for part in ["EXAMPLES", "\"EXIT CODES\"", "SIGNALS", "LEASEHOLD_WAIT"] {
+        assert!(manual.out.contains(part), "{part}: {}", manual.out);
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let script = said(&format!("--completions {shell}"));
+        assert_eq!(script.code, 0, "{script:?}");
+        for option in &options {
+            assert!(script.out.contains(option), "{shell} has no {option}");
+            let escaped = option.replace('-', "\\-");
+            assert!(manual.out.contains(&escaped), "no {option}: {}", manual.out);
+        }
+    }
+    let refused = said("--completions tcsh");
+    assert_eq!(refused.code, 64);
+    assert_eq!(ask(&server, "--man").code, 64, "it is of no lock");
+}
+
+/// The script is one that bash takes.
+#[test]
+fn bash_completes_options() {
+    let script = "eval \"$(\"$1\" --completions bash)\"; COMP_WORDS=(lockrun --re); COMP_CWORD=1; \
+                  _lockrun lockrun --re lockrun; echo \"${COMPREPLY[@]}\"";
+    let mut bash = Command::new("bash");
+    bash.args(["-c", script, "bash"])
+        .arg(program().get_program());
+    match bash.output() {
+        Ok(output) => assert_eq!(String::from_utf8_lossy(&output.stdout), "--replicas\n"),
+        // There is no bash here.
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
+    }
+}
+
+#[test]
+fn a_name_with_another_prefix_is_another_lock() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut holder = Tool::holding(&server, "--prefix job:");
+        holder.hear("in");
+        assert_eq!(run(&server, "", "echo in").out, "in\n");
+        assert_eq!(run(&server, "--prefix job:", "echo in").code, 75);
+        let taken = ended(lockrun(&server).args(["--prefix", "job:", "--force-release"]));
+        assert!(taken.out.starts_with("a: taken away from "), "{taken:?}");
+        holder.ends_with(70);
+        let braces = ended(lockrun(&server).args(["--prefix", "{x}", "--status"]));
+        assert_eq!(braces.code, 64, "{braces:?}");
+    });
+}
