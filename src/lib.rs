@@ -30,6 +30,7 @@
 //! - Get a connection that times out and comes back clean: [`Pool`]; on a Redis Cluster `Nodes`,
 //!   with the feature `cluster`.
 //! - Find out what went wrong, and what to do about it: [`Error`].
+//! - See what a server offers for locks, when a program starts: [`Locks::probe`].
 //! - Count or log events: [`Events`]. The example `tracing_events` sends them to `tracing`.
 //! - Run a command under a lock: the program `lockrun`, see `docs/lockrun.md`.
 //! - Test code that takes locks, without a server: the feature `testing`, whose stand-in provides
@@ -101,6 +102,7 @@ mod locks;
 pub mod market;
 mod name;
 mod pool;
+mod probe;
 pub mod recipes;
 mod renewing;
 mod server;
@@ -131,6 +133,7 @@ pub use market::{
 };
 pub use name::Owner;
 pub use pool::{Pool, PoolBuilder, PooledConnection};
+pub use probe::{Finding, Probe, Severity};
 pub use recipes::book_semaphore::{
     acquire_fair_semaphore, acquire_semaphore, acquire_semaphore_with_lock, refresh_fair_semaphore,
     release_fair_semaphore, release_semaphore,

@@ -118,6 +118,7 @@ fn every_way_to_the_server_refuses_in_the_child_of_a_fork_and_none_hangs() {
                 answers.push(lock.force_release().err());
                 answers.push(lock.last_run().err());
             }
+            answers.push(locks.probe().err());
             answers.push(lease.verify().err());
             answers.push(lease.renew(LONG).err());
             let commit = lease.commit_on::<()>(&mut conn, |pipe| {

@@ -9,7 +9,12 @@ mod layout;
 mod map;
 mod slot_map;
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 #[cfg(feature = "tls-rustls")]
@@ -238,19 +243,34 @@ impl Nodes {
     /// a frozen master accepts connections and answers nothing. Ends by the deadline or the connect
     /// time-out.
     pub(crate) fn ping(&self, shard: ShardId, deadline: Deadline) -> Result<()> {
+        let mut connection = self.open(shard, deadline)?;
+        match redis::cmd("PING").exec(&mut connection) {
+            Err(silence) if silence.is_io_error() => Err(self.not_reached(shard, silence)),
+            // A refusal is an answer.
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens a connection to the master of a shard, outside the pools. Ends by the deadline or the
+    /// connect time-out.
+    pub(crate) fn open(&self, shard: ShardId, deadline: Deadline) -> Result<Connection> {
         let map = &self.inner.map;
         let place = map.locate(shard, deadline)?;
         let client = map.access.client(deadline)?;
         let opened = map.open_at(&client, &place.address, deadline);
-        let answered = opened.and_then(|mut conn| match redis::cmd("PING").exec(&mut conn) {
-            // A refusal is an answer.
-            Err(refusal) if !refusal.is_io_error() => Ok(()),
-            pong => pong,
-        });
-        answered.map_err(|error| {
-            map.known.lock().set_in_doubt(shard, None, true);
-            failure(&place.address, self.limits().connect, error)
-        })
+        opened.map_err(|error| self.not_reached(shard, error))
+    }
+
+    fn not_reached(&self, shard: ShardId, error: RedisError) -> Error {
+        let mut known = self.inner.map.known.lock();
+        known.set_in_doubt(shard, None, true);
+        let address = known.place(shard).map(|place| place.address.to_string());
+        failure(&address.unwrap_or_default(), self.limits().connect, error)
+    }
+
+    /// The shards that serve slots, according to the map, and the number of slots that none serves.
+    pub(crate) fn shards(&self) -> (BTreeSet<ShardId>, usize) {
+        self.inner.map.known.lock().serving()
     }
 
     /// True if this shard serves a slot, according to the map.

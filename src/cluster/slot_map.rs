@@ -4,7 +4,7 @@
 //! changes, and its epoch grows. The newest answer replaces everything known before. If that answer
 //! is out of date, the node that it leads to answers `MOVED`, is not a master, or does not answer.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::layout::{Layout, Node, SLOTS, ShardLayout};
 use crate::pool::{Address, MasterPlace};
@@ -96,6 +96,13 @@ impl SlotMap {
 
     pub(super) fn serves_slots(&self, id: ShardId) -> bool {
         self.slots.contains(&Some(id))
+    }
+
+    /// The shards that serve slots, and the number of slots that none serves.
+    pub(super) fn serving(&self) -> (BTreeSet<ShardId>, usize) {
+        let serving = self.slots.iter().copied().flatten().collect();
+        let is_unserved = |slot: &&Option<ShardId>| slot.is_none();
+        (serving, self.slots.iter().filter(is_unserved).count())
     }
 
     pub(super) fn place(&self, id: ShardId) -> Option<MasterPlace> {

@@ -32,12 +32,15 @@ use std::sync::Arc;
 use crate::cluster::{Nodes, NodesBuilder};
 use crate::{
     error::Result,
+    name::LockName,
     pool::{Pool, PoolBuilder, Target},
+    probe::Probe,
     recipes::hold::LockKind,
     server::{RedisServer, Server},
 };
 use options::Settings;
 use stacks::Stacks;
+use uuid::Uuid;
 
 /// Locks of all kinds on one server, or on a Redis Cluster.
 ///
@@ -286,6 +289,41 @@ impl Locks {
     /// ```
     pub fn all_of<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockSet {
         LockSet::of(names.into_iter().map(|name| self.lock(name.as_ref())))
+    }
+
+    /// Asks what the server offers, and what that means for locks: for a health check when a program
+    /// starts. [`Probe`] lists the questions.
+    ///
+    /// Opens connections of its own, up to three at a time, and sends some 60 commands. Writes one
+    /// key, the [prefix](Options::prefix) and `probe:` with a random number, which is deleted, and
+    /// would end by itself after five seconds. Leaves two scripts in the server's cache. What the
+    /// server or an access list refuses is a finding, not an error.
+    ///
+    /// On a cluster it asks one master about everything, and each other master for one script.
+    ///
+    /// Ends within ten seconds and one [time-out to connect](crate::PoolBuilder::connect_timeout):
+    /// what was not asked by then is [not told](crate::Severity::NotTold).
+    ///
+    /// # Errors
+    /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld),
+    ///   [`Error::Invalid`](crate::Error::Invalid): no connection, as for
+    ///   [`Pool::get`](crate::Pool::get).
+    /// - [`Error::Invalid`](crate::Error::Invalid): the prefix is not valid.
+    /// - [`Error::Forked`](crate::Error::Forked): in a forked child.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// let probe = locks.probe()?;
+    /// println!("{probe}");
+    /// assert!(probe.locks_work());
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn probe(&self) -> Result<Probe> {
+        self.stacks.process.refuse_forked_child()?;
+        let name = format!("probe:{}", Uuid::new_v4());
+        self.stacks
+            .probe(&LockName::prefixed(&self.settings.prefix, &name)?)
     }
 
     fn of_kind(&self, kind: LockKind, name: &str) -> Lock {

@@ -11,7 +11,9 @@ use super::{
 use crate::cluster::Nodes;
 use crate::{
     error::Result,
+    name::LockName,
     pool::{Limits, Process},
+    probe::Probe,
     server::{PerServer, Server},
     time::{Clock, Deadline},
 };
@@ -67,6 +69,18 @@ impl Stacks {
     /// Returns all stacks that are in use.
     pub(crate) fn all(&self) -> Vec<Arc<Stack<Lease>>> {
         self.per_server.all()
+    }
+
+    /// Asks what the servers offer, by the keys of a lock that nobody else has.
+    pub(crate) fn probe(&self, lock: &LockName) -> Result<Probe> {
+        match &self.per_server {
+            PerServer::One(stack) => match stack.server.connector() {
+                Some(connector) => Probe::of_server(&connector, lock),
+                None => Ok(Probe::of_stand_in()),
+            },
+            #[cfg(feature = "cluster")]
+            PerServer::Shards(shards) => Probe::of_cluster(shards.nodes(), lock),
+        }
     }
 
     /// Returns the number of threads that wait for the lock of this key.

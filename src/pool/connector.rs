@@ -62,8 +62,22 @@ pub(crate) trait MasterLocator: Send + Sync {
         None
     }
 
+    /// Asks each of those who name the master. `None`: it takes one to name it.
+    fn survey(&self, _master: &Address, _deadline: Deadline) -> Option<Survey> {
+        None
+    }
+
     /// Names the master in errors.
     fn whom(&self) -> String;
+}
+
+/// The answers of all sentinels.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Survey {
+    pub(crate) asked: usize,
+    pub(crate) answered: usize,
+    /// Those that name the known master.
+    pub(crate) agreed: usize,
 }
 
 /// Where a connection leads.
@@ -191,7 +205,12 @@ impl Connector {
 
     /// Opens a connection for messages, by RESP2, in which only messages come unasked.
     pub(crate) fn open_to_listen(&self) -> Result<Opened> {
-        self.open_by(Some(ProtocolVersion::RESP2), false)
+        self.open_speaking(ProtocolVersion::RESP2)
+    }
+
+    /// Opens a connection by this protocol, to look.
+    pub(crate) fn open_speaking(&self, protocol: ProtocolVersion) -> Result<Opened> {
+        self.open_by(Some(protocol), false)
     }
 
     fn open_by(&self, protocol: Option<ProtocolVersion>, asks_for_locks: bool) -> Result<Opened> {
@@ -309,13 +328,33 @@ impl Connector {
         (self.0.locator.as_ref()).map_or(Duration::ZERO, |_| CLOCK_SKEW)
     }
 
+    /// The address of the server, or of the master as it is known.
+    pub(crate) fn address(&self, deadline: Deadline) -> Result<String> {
+        match &self.0.locator {
+            Some(locator) => Ok(locator.locate(deadline)?.address.to_string()),
+            None => Ok(self.server()),
+        }
+    }
+
+    /// True if the master is named by others.
+    pub(crate) fn has_locator(&self) -> bool {
+        self.0.locator.is_some()
+    }
+
+    /// Asks all sentinels, if there are any.
+    pub(crate) fn survey(&self, deadline: Deadline) -> Option<Survey> {
+        let locator = self.0.locator.as_ref()?;
+        let master = locator.locate(deadline).ok()?.address;
+        locator.survey(&master, deadline)
+    }
+
     /// The error of a connection that has failed.
     pub(super) fn failure(&self, limit: Duration, error: RedisError) -> Error {
         reasons::failure(&self.server(), limit, error)
     }
 
     /// Names the server in errors.
-    pub(super) fn server(&self) -> String {
+    pub(crate) fn server(&self) -> String {
         match &self.0.locator {
             Some(locator) => locator.whom(),
             None => self.0.access.address().to_string(),

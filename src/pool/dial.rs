@@ -135,13 +135,26 @@ pub(crate) fn connect(client: &Client, limit: Duration) -> RedisResult<Connectio
 /// too many clients: then a second login gets the server's own error.
 fn logged_in(client: &Client, limit: Duration) -> RedisResult<Connection> {
     let deadline = Deadline::after(limit);
-    client.get_connection_with_timeout(limit).map_err(|error| {
+    let opened = client.get_connection_with_timeout(limit);
+    let opened = opened.map_err(|error| {
         if error.kind() != ErrorKind::AuthenticationFailed {
             return error;
         }
         let words = log_in(client, deadline.remaining()).err();
         words.filter(|words| !words.is_io_error()).unwrap_or(error)
-    })
+    });
+    opened.map_err(without_arguments)
+}
+
+/// A server that does not know `AUTH` or `HELLO` repeats the words behind it: the password.
+fn without_arguments(error: RedisError) -> RedisError {
+    let words = error.detail().and_then(|it| it.split(", with args").next());
+    match words {
+        Some(words) if is_unknown_command(&error) => {
+            RedisError::from((error.kind(), "the login is refused", words.to_owned()))
+        }
+        _ => error,
+    }
 }
 
 fn log_in(client: &Client, limit: Duration) -> RedisResult<()> {

@@ -44,6 +44,7 @@ pub(crate) use dial::{connect, with_address};
 #[cfg(feature = "cluster")]
 pub(crate) use login::{Access, LoginResult};
 use manager::{Manager, PoolState};
+pub(crate) use reasons::is_unknown_command;
 #[cfg(feature = "cluster")]
 pub(crate) use reasons::{asked_in_vain, failure, last_that_may_pass};
 pub use settings::PoolBuilder;

@@ -74,7 +74,7 @@ pub(crate) fn last_that_may_pass(first: Option<Error>, later: Error) -> Option<E
     }
 }
 
-pub(super) fn is_unknown_command(error: &RedisError) -> bool {
+pub(crate) fn is_unknown_command(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::ResponseError)
         && (error.detail()).is_some_and(|words| words.starts_with("unknown command"))
 }

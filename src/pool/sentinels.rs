@@ -24,7 +24,7 @@ use redis::{Client, Connection, ErrorKind, ProtocolVersion, RedisResult, Value};
 use known::{Known, NamedMaster, QUIET_AFTER_FAILOVER};
 
 use super::{
-    connector::{Address, MasterLocator, MasterPlace},
+    connector::{Address, MasterLocator, MasterPlace, Survey},
     dial::{connect, set_timeouts, speaking},
     reasons,
 };
@@ -41,6 +41,9 @@ const REST: Duration = Duration::from_millis(50);
 /// A periodic check of all sentinels together takes at most this long. The first may take all of
 /// it: it may be distant.
 const CHECK_LIMIT: Duration = Duration::from_millis(250);
+
+/// The time limit for each sentinel of a survey.
+const SURVEY_LIMIT: Duration = Duration::from_secs(1);
 
 /// A sentinel that timed out is asked after the others for this long.
 const FORGIVEN: Duration = Duration::from_secs(5);
@@ -147,6 +150,23 @@ impl MasterLocator for Sentinels {
             .lock()
             .replaced
             .map(|at| at + QUIET_AFTER_FAILOVER)
+    }
+
+    fn survey(&self, master: &Address, deadline: Deadline) -> Option<Survey> {
+        let mut asking = self.asking.try_lock_for(deadline.remaining())?;
+        let mut survey = Survey {
+            asked: self.count,
+            answered: 0,
+            agreed: 0,
+        };
+        for which in 0..self.count {
+            let limit = deadline.remaining_up_to(SURVEY_LIMIT);
+            if let Ok((said, _)) = asking.question_one(which, &self.master, limit) {
+                survey.answered += 1;
+                survey.agreed += usize::from(said.address == *master);
+            }
+        }
+        Some(survey)
     }
 
     fn whom(&self) -> String {

@@ -18,7 +18,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use redis::{Connection, PubSub, RedisError, RedisResult, Value};
+use redis::{Cmd, Connection, PubSub, RedisError, RedisResult, Value};
 
 use super::Observer;
 use crate::{
@@ -283,11 +283,27 @@ impl Listener {
     }
 }
 
+/// Has the connection of this id notified of changes of the keys that are read from now on, except
+/// of the reader's own writes.
+pub(crate) fn redirect_to(id: i64) -> Cmd {
+    let mut tracking = redis::cmd("CLIENT");
+    tracking.arg("TRACKING").arg("ON");
+    tracking.arg("REDIRECT").arg(id).arg("NOLOOP");
+    tracking
+}
+
+/// Has notifications sent to the connection.
+pub(crate) fn subscribe() -> Cmd {
+    let mut subscribe = redis::cmd("SUBSCRIBE");
+    subscribe.arg(CHANNEL);
+    subscribe
+}
+
 /// Subscribes without `PubSub::subscribe`, which takes a refusal for success. Returns the server's
 /// id of the connection as well.
 fn subscribed(connection: &mut Connection) -> RedisResult<(i64, PubSub<'_>)> {
     let id = redis::cmd("CLIENT").arg("ID").query(connection)?;
-    redis::cmd("SUBSCRIBE").arg(CHANNEL).exec(connection)?;
+    subscribe().exec(connection)?;
     Ok((id, connection.as_pubsub()))
 }
 
@@ -342,13 +358,7 @@ impl Tracking {
         };
         let generation = ear.generation;
         if self.asked_for.replace(generation) != Some(generation) {
-            let asked = redis::cmd("CLIENT")
-                .arg("TRACKING")
-                .arg("ON")
-                .arg("REDIRECT")
-                .arg(id)
-                .arg("NOLOOP")
-                .query::<()>(connection);
+            let asked = redirect_to(id).exec(connection);
             self.granted = match asked {
                 Ok(()) => true,
                 Err(error) if Finished::by_error(&error).is_some() => return Err(error),

@@ -39,6 +39,7 @@ use ::redis::{RedisError, RedisResult, Value};
 
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::Servers;
+pub(crate) use listener::{redirect_to, subscribe};
 pub(crate) use redis::RedisServer;
 #[cfg(feature = "testing")]
 pub(crate) use renewals::renewal_reply;
@@ -49,7 +50,7 @@ use crate::cluster::{Nodes, PerShard, ShardId};
 use crate::{
     cancel::Cancel,
     error::{Result, is_unconfirmed, is_wrong_kind, no_answer},
-    pool::{Limits, PooledConnection},
+    pool::{Connector, Limits, PooledConnection},
     time::{self, Clock, Deadline},
     wire::Call,
 };
@@ -64,6 +65,11 @@ pub(crate) trait Server: Send + Sync + 'static {
     }
 
     fn limits(&self) -> Limits;
+
+    /// Opens connections like its own. `None`: it is a stand-in.
+    fn connector(&self) -> Option<Connector> {
+        None
+    }
 
     /// Lends a connection for transactions on the data that the lock of this key protects.
     ///
@@ -298,6 +304,13 @@ pub(crate) struct Shards<T> {
 
 #[cfg(feature = "cluster")]
 type MakeForShard<T> = dyn Fn(&Arc<Servers>, ShardId) -> Result<T> + Send + Sync;
+
+#[cfg(feature = "cluster")]
+impl<T> Shards<T> {
+    pub(crate) fn nodes(&self) -> &Nodes {
+        self.servers.nodes()
+    }
+}
 
 impl<T: Clone> PerServer<T> {
     #[cfg(feature = "cluster")]

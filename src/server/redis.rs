@@ -171,6 +171,10 @@ impl Server for RedisServer {
         self.connector.limits()
     }
 
+    fn connector(&self) -> Option<Connector> {
+        Some(self.connector.clone())
+    }
+
     fn lend(&self, _key: &str) -> Result<PooledConnection> {
         self.pool.refuse_forked_child()?;
         self.pool.get_here(Duration::MAX, Duration::MAX, None)

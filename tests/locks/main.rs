@@ -31,6 +31,7 @@ mod lost_answers;
 mod merging;
 mod once;
 mod outstanding;
+mod probing;
 mod processes;
 mod refused;
 mod running;

@@ -24,6 +24,7 @@ mod nodes;
 mod open_slots;
 mod plain_on_nodes;
 mod plain_url;
+mod probing;
 mod replicas;
 mod sentinels;
 mod silent_nodes;

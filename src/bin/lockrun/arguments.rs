@@ -22,7 +22,7 @@ const MOST_PERMITS: u32 = 10_000;
 const MOST_REPLICAS: u32 = 100;
 const USUAL_URL: &str = "redis://127.0.0.1/";
 /// The options that run no command, and are of no lock.
-const NAMELESS: [&str; 2] = ["man", "completions"];
+const NAMELESS: [&str; 3] = ["man", "completions", "probe"];
 const USUAL_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs a command while holding a lock on a Redis server, so that no other host runs it at the same
@@ -150,9 +150,16 @@ pub(crate) struct Arguments {
     #[arg(long, group = "operator")]
     force_release: bool,
 
+    /// Print what the server offers, and what that means for locks
+    ///
+    /// Writes one key, which is deleted and would end by itself after five seconds. Prints no
+    /// password and no rule of an access list.
+    #[arg(long, group = "operator", conflicts_with = "permits")]
+    probe: bool,
+
     /// Print one line of JSON
     ///
-    /// --status and --force-release print it on stdout, with several --name as an array. The
+    /// --status, --force-release and --probe print it on stdout, with several --name as an array. The
     /// outcome of a command is printed on stderr.
     #[arg(long)]
     pub(crate) json: bool,
@@ -190,6 +197,7 @@ pub(crate) enum Action {
     ForceRelease,
     Manual,
     Completions(Shell),
+    Probe,
 }
 
 impl Arguments {
@@ -233,7 +241,7 @@ impl Arguments {
                  run at once",
             );
         }
-        let is_one = self.only_name().is_some();
+        let is_one = self.names.len() <= 1;
         if !is_one && self.once_per.is_some() {
             return wrong(
                 "--once-per does not go with several --name: a run is marked as the lock is \
@@ -255,6 +263,9 @@ impl Arguments {
         }
         if self.force_release {
             return Action::ForceRelease;
+        }
+        if self.probe {
+            return Action::Probe;
         }
         if self.man {
             return Action::Manual;

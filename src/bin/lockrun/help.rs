@@ -18,6 +18,7 @@ use crate::{arguments::Arguments, outcome::Told};
 pub(crate) const USAGES: &str = "\
 lockrun [OPTIONS] --name <NAME>... -- <COMMAND>...
        lockrun [OPTIONS] --name <NAME>... <--status|--force-release>
+       lockrun [OPTIONS] --probe
        lockrun <--man|--completions <SHELL>>";
 
 pub(crate) const EXAMPLES: &str = "\
@@ -40,6 +41,8 @@ Examples:
       takes the lock away from its holder
   lockrun --name partner-api --permits 3 --status
       prints all holders, and how many of three permits are free
+  lockrun --probe
+      prints what the server offers, and what that means for locks
 
 Exit codes:
   the command's own; 128+n if signal n ended it; 126 if it cannot be run, 127 if it is not found
@@ -50,6 +53,7 @@ Exit codes:
   71  the system refuses what lockrun itself needs: a process, a thread, /proc
   74  the output cannot be written to stdout
   75  busy: somebody else held the lock, or others all the permits, for the whole wait
+  78  locks do not work on this server (--probe)
   --status and --force-release exit 0 whether or not the lock was held; --json shows which.
   With --permits a lock is held if no permit is free.
 

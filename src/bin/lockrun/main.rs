@@ -7,7 +7,7 @@
 //! watches the command; `Job::check_lease` decides when to end it so that it ends before the lease.
 //! `guard` owns the command's process group. The `guardian`, a second process, kills that group if
 //! lockrun cannot. `processes` finds dead processes in `/proc`. `outcome` has the exit codes,
-//! `operator` the two operations without a command, `tls` its files.
+//! `operator` the two operations on a lock without a command, `probe` that on none, `tls` its files.
 
 #[cfg(unix)]
 mod arguments;
@@ -31,6 +31,8 @@ mod loss;
 mod operator;
 #[cfg(unix)]
 mod outcome;
+#[cfg(unix)]
+mod probe;
 #[cfg(unix)]
 mod processes;
 #[cfg(unix)]
@@ -60,6 +62,7 @@ fn main() -> std::process::ExitCode {
         Action::ForceRelease => operator::force_release(&arguments),
         Action::Manual => help::manual(),
         Action::Completions(shell) => help::completions(shell),
+        Action::Probe => probe::probe(&arguments),
         Action::Run => {
             let report = run::run(&arguments);
             (report.code(), report.told(&arguments))

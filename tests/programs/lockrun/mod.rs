@@ -10,6 +10,7 @@ mod once;
 mod operator;
 mod outage;
 mod permits;
+mod probe;
 mod several;
 mod tool;
 mod turns;

@@ -1,5 +1,6 @@
 //! The access list that docs/guarantees.md names for each recipe is enough, and nothing in it can be left out.
 
+mod probing;
 mod waiting;
 
 use std::{thread, time::Duration};

@@ -1,0 +1,119 @@
+//! The connections on which a server is asked, and the words of its refusals.
+
+use redis::{Cmd, Connection, FromRedisValue, RedisError, RedisResult};
+
+use crate::{
+    error::{Error, Result, no_answer},
+    pool::{Connector, Opened},
+    time::Deadline,
+};
+
+/// A server, and the connection that most questions take.
+pub(super) struct Asking<'a> {
+    pub(super) connector: &'a Connector,
+    pub(super) deadline: Deadline,
+    /// `None` after an error of the connection: a late reply could be taken for another one's.
+    connection: Option<Connection>,
+    /// It has broken, and no other could be opened: nothing more is asked.
+    pub(super) is_gone: bool,
+}
+
+impl<'a> Asking<'a> {
+    pub(super) fn begin(connector: &'a Connector, deadline: Deadline) -> Result<Self> {
+        Ok(Self {
+            connector,
+            deadline,
+            connection: Some(connector.open()?.connection),
+            is_gone: false,
+        })
+    }
+
+    /// Asks on the main connection.
+    pub(super) fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> RedisResult<T> {
+        self.revive().map_err(|_| no_answer())?;
+        let mut connection = self.connection.take().ok_or_else(no_answer)?;
+        let answer = self.ask_on(&mut connection, command);
+        let is_broken = |error: &RedisError| error.is_io_error() || error.is_unrecoverable_error();
+        if !answer.as_ref().is_err_and(is_broken) {
+            self.connection = Some(connection);
+        }
+        answer
+    }
+
+    pub(super) fn ask_on<T: FromRedisValue>(
+        &self,
+        connection: &mut Connection,
+        command: &Cmd,
+    ) -> RedisResult<T> {
+        self.hurry(connection)?;
+        command.query(connection)
+    }
+
+    /// Bounds the wait for the next reply.
+    pub(super) fn hurry(&self, connection: &Connection) -> RedisResult<()> {
+        if self.deadline.has_passed() {
+            return Err(no_answer());
+        }
+        let limit = self.patience().remaining();
+        connection.set_read_timeout(Some(limit))?;
+        connection.set_write_timeout(Some(limit))
+    }
+
+    /// One time-out, or the rest of the time.
+    pub(super) fn patience(&self) -> Deadline {
+        let limit = self.connector.limits().answer;
+        Deadline::after(self.deadline.remaining_up_to(limit))
+    }
+
+    /// Opens a further connection.
+    pub(super) fn open(
+        &mut self,
+        open: impl FnOnce(&Connector) -> Result<Opened>,
+    ) -> Result<Connection> {
+        self.revive()?;
+        Ok(open(self.connector)?.connection)
+    }
+
+    /// Opens the main connection again after it has broken, unless the time is over.
+    fn revive(&mut self) -> Result<()> {
+        if self.is_gone || self.deadline.has_passed() {
+            return Err(no_answer().into());
+        }
+        if self.connection.is_none() {
+            let opened = self.connector.open().inspect_err(|_| self.is_gone = true);
+            self.connection = Some(opened?.connection);
+        }
+        Ok(())
+    }
+}
+
+/// The server's words, without the arguments and the user that it repeats.
+pub(super) fn words(error: &RedisError) -> String {
+    if error.is_timeout() {
+        return "no answer in time".to_owned();
+    } else if error.is_io_error() {
+        return "no answer".to_owned();
+    }
+    let Some(detail) = error.detail() else {
+        return error.to_string();
+    };
+    let detail = detail.split(", with args").next().unwrap_or_default();
+    let detail = match detail.find("has no permissions") {
+        Some(at) => ["this user ", &detail[at..]].concat(),
+        None => detail.to_owned(),
+    };
+    let code = error
+        .code()
+        .map(|code| format!("{code} "))
+        .unwrap_or_default();
+    format!("refused: {code}{detail}")
+}
+
+/// The server's words, or the reason why there is no connection.
+pub(super) fn reason(error: &Error) -> String {
+    match error {
+        Error::Redis { source, .. } | Error::Unknown { source, .. } => words(source),
+        Error::Pool { reason, .. } => reason.clone(),
+        error => error.to_string(),
+    }
+}

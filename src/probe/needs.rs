@@ -1,0 +1,148 @@
+//! The commands that locks need, each in a form that changes nothing.
+//!
+//! A server compares the number of words with the command first, then the access list, and then
+//! executes. So each form has enough words, and leaves a key alone that is not there.
+
+use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
+
+use super::finding::{Finding, Severity};
+use crate::pool::is_unknown_command;
+
+/// The commands, each with further words behind the key. The key is left out where they begin with
+/// `-`.
+const FORMS: [(&str, &str); 32] = [
+    ("eval", "- return(1) 0"),
+    ("evalsha", "- 0000000000000000000000000000000000000000 0"),
+    ("time", "-"),
+    ("get", ""),
+    ("exists", ""),
+    ("type", ""),
+    ("pttl", ""),
+    ("del", ""),
+    ("pexpire", "1"),
+    ("pexpireat", "1"),
+    // No lifetime is 0.
+    ("set", "a PX 0"),
+    ("hget", "a"),
+    ("hmget", "a"),
+    ("hgetall", ""),
+    ("hlen", ""),
+    ("hdel", "a"),
+    // A field without a value.
+    ("hset", "a a a"),
+    // Not a number.
+    ("hincrby", "a a"),
+    ("zadd", "a a"),
+    ("zrem", "a"),
+    ("zscore", "a"),
+    ("zcount", "0 0"),
+    ("zrange", "0 0"),
+    ("zrangebyscore", "0 0"),
+    ("zremrangebyscore", "0 0"),
+    ("watch", ""),
+    ("unwatch", "-"),
+    // There is no transaction.
+    ("exec", "-"),
+    ("ping", "-"),
+    ("info", "- server"),
+    ("wait", "- 0 1"),
+    // The last, since nothing ends it but the end of the connection.
+    ("multi", "-"),
+];
+
+/// What does not work without some of these commands. The first is the lock by which
+/// [`Probe::locks_work`](super::Probe::locks_work) judges.
+pub(super) const NEEDS: [(&str, &str); 8] = [
+    (
+        "lock",
+        "eval evalsha time get hget exists hset pexpire set pttl del",
+    ),
+    (
+        "reentrant lock",
+        "eval evalsha time hlen hgetall del hset hdel pttl pexpire hincrby hget",
+    ),
+    (
+        "read-write lock",
+        "eval evalsha time hgetall hset hdel del pexpire exists hmget pttl",
+    ),
+    (
+        "semaphore",
+        "eval evalsha time exists type zrange zscore zcount zrangebyscore hmget pexpireat hdel \
+         zremrangebyscore hset pttl zadd hget zrem del",
+    ),
+    (
+        "run_once",
+        "eval evalsha hmget exists time hset pttl pexpire",
+    ),
+    ("commit or transaction", "watch unwatch multi exec"),
+    ("replicas(n)", "wait"),
+    (
+        "check of an idle connection and of the version",
+        "ping info",
+    ),
+];
+
+/// The number of commands.
+pub(super) const COUNT: usize = FORMS.len();
+
+/// All commands, in one pipeline. The connection is left in a `MULTI`.
+pub(super) fn all(key: &str) -> Pipeline {
+    let mut all = Pipeline::new();
+    for (name, words) in FORMS {
+        let mut command = Cmd::new();
+        command.arg(name);
+        let without_key = words.strip_prefix('-');
+        if without_key.is_none() {
+            command.arg(key);
+        }
+        let words = without_key.unwrap_or(words);
+        for word in words.split_whitespace() {
+            command.arg(word);
+        }
+        all.add_command(command);
+    }
+    all
+}
+
+/// Judges the answers to [`all`].
+pub(super) fn judge(answers: &[RedisResult<Value>]) -> Finding {
+    let finding = |severity, found: &str, consequence: &str| {
+        Finding::new("commands", severity, found, consequence)
+    };
+    let missing: Vec<_> = FORMS
+        .iter()
+        .zip(answers)
+        .filter(|(_, answer)| answer.as_ref().is_err_and(is_refused))
+        .map(|((name, _), _)| *name)
+        .collect();
+    if missing.is_empty() {
+        return finding(
+            Severity::Good,
+            "none is missing",
+            "All kinds of lock can do all that they do.",
+        );
+    }
+    let without = |(what, commands): &(&str, &str)| {
+        let gaps = commands.split_whitespace();
+        let gaps: Vec<_> = gaps.filter(|name| missing.contains(name)).collect();
+        (!gaps.is_empty()).then(|| format!("no {what} ({})", gaps.join(", ")))
+    };
+    let lost: Vec<_> = NEEDS.iter().filter_map(without).collect();
+    let severity = match without(&NEEDS[0]) {
+        Some(_) => Severity::Fails,
+        None => Severity::Limits,
+    };
+    finding(
+        severity,
+        &format!("missing: {}", missing.join(", ")),
+        &format!("Without them: {}.", lost.join("; ")),
+    )
+}
+
+/// True if the server does not know the command, or the access list forbids it whatever the key. A
+/// key is refused in other words, and `EXEC` by another code.
+fn is_refused(error: &RedisError) -> bool {
+    let is_of_command = (error.detail()).is_some_and(|words| words.contains("to run the"));
+    let is_forbidden = matches!(error.code(), Some("NOPERM" | "EXECABORT")) && is_of_command;
+    is_forbidden || is_unknown_command(error)
+}

@@ -1,0 +1,74 @@
+//! The masters of a cluster, each by one script.
+
+use redis::Value;
+
+use super::{
+    asking::reason,
+    finding::{Finding, Severity},
+    questions::WRITES_AFTER_TIME,
+};
+use crate::{
+    cluster::{Nodes, ShardId},
+    error::Result,
+    name::LockName,
+    time::Deadline,
+};
+
+/// So many keys are tried until each shard has one.
+const TRIED: usize = 10_000;
+
+/// The topology, and how many masters execute a script.
+pub(super) fn ask_all(nodes: &Nodes, lock: &LockName, deadline: Deadline) -> (Finding, Finding) {
+    let (shards, unserved) = nodes.shards();
+    let found = match unserved {
+        0 => format!("a cluster of {} shards", shards.len()),
+        _ => format!(
+            "a cluster of {} shards, {unserved} slots without one",
+            shards.len()
+        ),
+    };
+    let topology = if unserved == 0 {
+        let consequence = "A failover is followed. It may lose a lock, or grant it twice for a \
+                           moment: replicas(n) and fencing tokens help.";
+        Finding::new("topology", Severity::Good, found, consequence)
+    } else {
+        let consequence = "Locks whose slot nobody serves fail.";
+        Finding::new("topology", Severity::Fails, found, consequence)
+    };
+    let keys = (0..TRIED).map(|n| format!("{}:{n}", lock.key()));
+    let mut keys: Vec<_> = keys
+        .filter_map(|key| Some((nodes.known_shard_of(&key)?, key)))
+        .collect();
+    keys.sort();
+    keys.dedup_by_key(|(shard, _)| *shard);
+    let failures: Vec<_> = keys
+        .iter()
+        .filter_map(|(shard, key)| ask(nodes, *shard, key, deadline).err())
+        .collect();
+    let works = keys.len() - failures.len();
+    let found = format!("{works} of {} execute a script", shards.len());
+    let finding = match failures.first() {
+        None if works == shards.len() => {
+            let consequence = "One of them was asked all that follows.";
+            Finding::new("shards", Severity::Good, found, consequence)
+        }
+        None => {
+            let consequence = "The others were not asked.";
+            Finding::new("shards", Severity::NotTold, found, consequence)
+        }
+        Some(error) => {
+            let consequence = "Locks whose slots the others have fail.";
+            let found = format!("{found}: {}", reason(error));
+            Finding::new("shards", Severity::Fails, found, consequence)
+        }
+    };
+    (topology, finding)
+}
+
+fn ask(nodes: &Nodes, shard: ShardId, key: &str, deadline: Deadline) -> Result<()> {
+    let mut connection = nodes.open(shard, deadline)?;
+    Ok(WRITES_AFTER_TIME
+        .on([key])
+        .send::<Value>(&mut connection)
+        .map(drop)?)
+}

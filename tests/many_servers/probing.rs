@@ -1,0 +1,124 @@
+//! What `Locks::probe` says of a group of servers.
+
+use leasehold::{Locks, Probe, Severity};
+use redis::Commands;
+
+use crate::common::{
+    Cluster, Sentinels,
+    cluster::shared,
+    hold::comes_true,
+    sentinels::{MASTER, Plan},
+};
+
+fn probe(url: &str) -> Probe {
+    Locks::connect(url).unwrap().probe().unwrap()
+}
+
+/// Expects this severity, and these words in what was found.
+#[track_caller]
+fn says(probe: &Probe, topic: &str, severity: Severity, words: &str) {
+    let found = probe.finding(topic).unwrap();
+    assert_eq!(found.severity, severity, "{found:?}");
+    assert!(found.found.contains(words), "{found:?}");
+}
+
+#[test]
+fn the_master_the_sentinels_and_the_replicas() {
+    let password = Some("sEcret");
+    let mut group = Sentinels::planned(Plan {
+        password,
+        ..Plan::default()
+    })
+    .unwrap();
+    let url = format!("{}?sentinel_password=sEcret", group.url());
+    let found = probe(&url);
+    assert!(found.locks_work(), "{found}");
+    let master = format!("127.0.0.1:{}", group.servers[0].port());
+    says(&found, "server", Severity::Good, &master);
+    says(
+        &found,
+        "topology",
+        Severity::Good,
+        &format!("`{MASTER}`, by sentinels"),
+    );
+    says(
+        &found,
+        "sentinels",
+        Severity::Good,
+        "3 of 3 answer, 3 name this master",
+    );
+    says(&found, "replicas", Severity::Good, "1 confirmed");
+    let text = format!("{found} {found:?}");
+    assert!(!text.contains("sEcret"), "{text}");
+
+    group.watching[1].kill().unwrap();
+    says(
+        &probe(&url),
+        "sentinels",
+        Severity::Limits,
+        "2 of 3 answer, 2 name this master",
+    );
+    let first = format!("127.0.0.1:{}", group.watching[0].port());
+    let one = format!("redis+sentinel://{first}/{MASTER}?sentinel_password=sEcret");
+    says(&probe(&one), "sentinels", Severity::Limits, "1 of 1 answer");
+}
+
+#[test]
+fn the_masters_of_a_cluster() {
+    let cluster = shared();
+    let found = probe(&cluster.url());
+    assert!(found.locks_work(), "{found}");
+    says(&found, "topology", Severity::Good, "a cluster of 3 shards");
+    says(&found, "shards", Severity::Good, "3 of 3 execute a script");
+    says(&found, "wake-ups", Severity::Good, "a message has come");
+    says(&found, "replicas", Severity::Good, "1 confirmed");
+    for node in &cluster.nodes[..3] {
+        let left: Vec<String> = node.connection().unwrap().keys("*probe:*-*-*").unwrap();
+        assert_eq!(left, Vec::<String>::new());
+    }
+
+    let one_node = probe(&cluster.nodes[0].url());
+    assert!(!one_node.locks_work());
+    says(
+        &one_node,
+        "topology",
+        Severity::Fails,
+        "one node of a cluster",
+    );
+}
+
+#[test]
+fn a_shard_that_is_gone_and_slots_that_nobody_serves() {
+    let cluster = Cluster::start().unwrap();
+    let slot = cluster.slot_of("a").unwrap();
+    let owner = cluster.master_of("a").unwrap();
+    let mut conn = cluster.nodes[owner].connection().unwrap();
+    redis::cmd("CLUSTER")
+        .arg("DELSLOTS")
+        .arg(slot)
+        .exec(&mut conn)
+        .unwrap();
+    let other = (owner + 1) % 3;
+    let url = format!("redis+cluster://127.0.0.1:{}", cluster.nodes[owner].port());
+    let found = probe(&url);
+    assert!(!found.locks_work());
+    says(&found, "topology", Severity::Fails, "1 slots without one");
+
+    let mut cluster = cluster;
+    redis::cmd("CLUSTER")
+        .arg("ADDSLOTS")
+        .arg(slot)
+        .exec(&mut conn)
+        .unwrap();
+    for gone in [other, other + 3] {
+        cluster.nodes[gone].kill().unwrap();
+    }
+    // Until then each node has the word that all is well.
+    assert!(comes_true(|| {
+        let Ok(found) = Locks::connect(&url).unwrap().probe() else {
+            return false;
+        };
+        let shards = found.finding("shards").unwrap();
+        shards.severity == Severity::Fails && !found.locks_work()
+    }));
+}
