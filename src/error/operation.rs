@@ -79,7 +79,7 @@ impl<'a> Operation<'a> {
             (Some(TOO_FEW_REPLICAS), counts) => self.too_few_replicas(counts),
             _ => Error::Redis {
                 context: self.context(),
-                source: explain_cluster_error(without_arguments(source)),
+                source: explained(without_arguments(source)),
             },
         }
     }
@@ -213,10 +213,14 @@ fn message(error: &RedisError) -> &str {
     error.detail().unwrap_or_default()
 }
 
-/// Names the cluster URL to use if the key is on another node. The detail still holds that node's
-/// address: [`Nodes`](crate::Nodes) reads it.
-fn explain_cluster_error(error: RedisError) -> RedisError {
+/// Says what to do about a refusal that the server words for its own developers. The detail stays:
+/// [`Nodes`](crate::Nodes) reads the node's address in it.
+fn explained(error: RedisError) -> RedisError {
     let reason = match error.code() {
+        // Only of Redis 6.2.
+        _ if message(&error).contains("after non deterministic commands") => {
+            "the server's setting lua-replicate-commands has to be yes, as it is by default"
+        }
         Some("MOVED" | "ASK") => {
             "this node of a Redis Cluster has not got the key, or passes it on just now: `Locks`, \
              and `Nodes::run`, go to the one that has, by a redis+cluster:// URL (feature `cluster`)"

@@ -81,7 +81,8 @@ pub(crate) fn is_unknown_command(error: &RedisError) -> bool {
 
 /// Refuses a server that reports in `INFO server` that it is a sentinel: it has no keys.
 pub(super) fn refuse_sentinel(address: &ConnectionAddr, info: &str) -> Result<()> {
-    if !info.contains("redis_mode:sentinel") {
+    // Redis calls the field `redis_mode`, Valkey `server_mode`.
+    if !info.contains("_mode:sentinel") {
         return Ok(());
     }
     let reason = format!("{address} is a sentinel: the URL is `redis+sentinel://{address}/MASTER`");

@@ -178,3 +178,25 @@ fn what_redis_rs_says_becomes_an_error_that_does_not_say_too_much() {
         },
     );
 }
+
+/// Redis 6.2 alone has that setting; newer servers take it and ignore it.
+#[test]
+fn a_server_that_lets_no_script_write_after_the_time_names_the_setting() {
+    let server = Server::start_with(&["--lua-replicate-commands", "no"]).unwrap();
+    let info: redis::InfoDict = redis::cmd("INFO")
+        .query(&mut server.connection().unwrap())
+        .unwrap();
+    let version = info.get::<String>("redis_version").unwrap();
+    let acquired = crate::connect(&server.url()).lock("a").acquire(LONG);
+    if version.starts_with("6.") {
+        let error = acquired.unwrap_err();
+        assert!(error.did_not_happen());
+        let text = format!("{:#}", anyhow::Error::from(error));
+        assert!(
+            text.contains("setting lua-replicate-commands has to be yes"),
+            "{text}"
+        );
+    } else {
+        acquired.unwrap().release().unwrap();
+    }
+}

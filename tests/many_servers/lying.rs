@@ -231,21 +231,22 @@ fn a_new_master_grants_nothing_before_all_have_heard_of_it() {
         thread::scope(|scope| {
             let waits = scope.spawn(|| {
                 let lease = soon.lock("a").acquire(LONG).unwrap();
-                assert!(!held.is_held());
-                drop(lease);
+                (Instant::now(), drop(lease)).0
             });
+            let told = Instant::now();
             tell(0);
             assert!(comes_true(|| !other.is_held()));
             // The pool, too.
             let tries = scope.spawn(|| {
                 assert!(soon.lock("b").try_acquire().unwrap().is_some());
-                assert!(!held.is_held());
+                Instant::now()
             });
-            thread::sleep(150 * MS);
             assert!(held.is_held());
             tell(1);
-            waits.join().unwrap();
-            tries.join().unwrap();
+            assert!(comes_true(|| !held.is_held()));
+            for granted in [waits, tries] {
+                assert!(granted.join().unwrap() >= told + 500 * MS);
+            }
         });
     });
 }
