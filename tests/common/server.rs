@@ -7,11 +7,11 @@ mod port;
 use std::{
     env,
     fs::{self, File},
-    io::{BufRead, BufReader, Write},
+    io::{self, BufRead, BufReader, Write},
     net::{Ipv4Addr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Mutex, PoisonError},
+    sync::{LazyLock, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -221,6 +221,26 @@ pub fn find_binary() -> anyhow::Result<String> {
         .context("no redis-server or valkey-server on the PATH: run .ci/setup, or install the package redis-server, redis or valkey")
 }
 
+/// True if that server was built with TLS. If not, it says so once for whoever leaves a test out.
+pub fn has_tls() -> bool {
+    static HAS_TLS: LazyLock<bool> = LazyLock::new(|| {
+        let binary = find_binary().unwrap_or_default();
+        // It ends at once: with TLS for want of a certificate, without it for want of TLS.
+        let output = Command::new(&binary)
+            .args(["--port", "0", "--tls-cluster", "yes", "--save", ""])
+            .output();
+        let has_tls = output.is_ok_and(|output| {
+            String::from_utf8_lossy(&output.stdout).contains("Failed to configure TLS")
+        });
+        if !has_tls {
+            // Past the harness, which keeps what a test that passes prints.
+            let _ = writeln!(io::stderr(), "left out: {binary} was built without TLS");
+        }
+        has_tls
+    });
+    *HAS_TLS
+}
+
 /// Asked once a process: to be told the name takes as long as to start the server.
 fn is_real(binary: &str) -> bool {
     static REAL: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -281,7 +301,7 @@ fn answers(port: u16, process: u32) -> bool {
                 return Ok(line.starts_with("-NOAUTH") || line.starts_with("-NOPERM"));
             }
         }
-        std::io::Result::Ok(false)
+        io::Result::Ok(false)
     };
     ask().unwrap_or(false)
 }

@@ -17,6 +17,7 @@ mod interop;
 mod lockrun;
 mod market;
 mod once_a_night;
+mod others;
 mod partner_api;
 mod pictures;
 mod problems;
