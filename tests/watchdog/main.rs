@@ -10,6 +10,7 @@ mod common;
 
 mod callbacks;
 mod faults;
+mod how_far;
 mod keeping;
 mod kinds;
 mod outage;
