@@ -1,4 +1,5 @@
-//! What processes, leases and waiters cost a server, beside the formulas of docs/servers.md:
+//! The cost of processes, leases and waiters to a server, beside the formulas of docs/servers.md,
+//! whose figures are those of Redis 7.0:
 //! `cargo test --release --test watchdog how_far -- --ignored --nocapture`
 #![allow(clippy::print_stderr, reason = "the figures are worth more than a yes")]
 
@@ -91,7 +92,7 @@ fn holds_until_it_is_killed() {
     panic!("killed before: {never:?}");
 }
 
-/// What the server says of itself.
+/// Figures that the server gives of itself.
 #[derive(Clone, Copy)]
 struct Load {
     at: Instant,
@@ -131,18 +132,9 @@ impl Load {
         }
     }
 
-    /// The load after a while, and a rate meanwhile, a second.
-    fn after(
-        self,
-        pause: Duration,
-        conn: &mut Connection,
-    ) -> (Self, impl Fn(fn(&Self) -> f64) -> f64 + use<>) {
-        thread::sleep(pause);
-        let now = Self::now(conn);
-        let seconds = now.at.duration_since(self.at).as_secs_f64();
-        (now, move |of: fn(&Self) -> f64| {
-            (of(&now) - of(&self)) / seconds
-        })
+    /// The growth of a figure in a second, between this load and a later one.
+    fn growth(&self, now: &Self, figure: fn(&Self) -> f64) -> f64 {
+        (figure(now) - figure(self)) / now.at.duration_since(self.at).as_secs_f64()
     }
 }
 
@@ -170,9 +162,9 @@ impl Run {
         let mut started: Vec<_> = numbers
             .map(|number| Process::start(server, number))
             .collect();
-        started
-            .iter_mut()
-            .for_each(|process| process.hear("holding"));
+        for process in &mut started {
+            process.hear("holding");
+        }
         // The watchdog looks at each lease after 20 ms.
         thread::sleep(Duration::from_secs(1));
         let now = Load::now(&mut self.conn);
@@ -193,19 +185,31 @@ impl Run {
         self.processes.append(&mut started);
     }
 
+    /// The load now and a third of a lease later.
+    fn for_a_third(&mut self) -> (Load, Load) {
+        let before = Load::now(&mut self.conn);
+        thread::sleep(THIRD);
+        (before, Load::now(&mut self.conn))
+    }
+
     fn renew(&mut self) {
         // From then on each lease is renewed with the others of its process.
         thread::sleep(THIRD);
-        let (now, rate) = Load::now(&mut self.conn).after(THIRD, &mut self.conn);
+        let (before, now) = self.for_a_third();
         let renewals = f64::from(PROCESSES * LEASES) / THIRD.as_secs_f64();
-        self.row("renewals a second", rate(|load| load.scripts), renewals);
+        self.row(
+            "renewals a second",
+            before.growth(&now, |load| load.scripts),
+            renewals,
+        );
         // A little less than two: each heartbeat begins a second after the end of the last.
         self.row(
             "PINGs a second",
-            rate(|load| load.pings),
+            before.growth(&now, |load| load.pings),
             1.85 * f64::from(PROCESSES),
         );
-        let micros = 1e6 * rate(|load| load.cpu) / rate(|load| load.scripts);
+        let micros =
+            1e6 * before.growth(&now, |load| load.cpu) / before.growth(&now, |load| load.scripts);
         eprintln!("microseconds of the server a renewal: {micros:.1}");
         eprintln!(
             "bytes a connection: {:.0}",
@@ -214,9 +218,11 @@ impl Run {
     }
 
     fn wait(&mut self) {
-        self.processes.iter_mut().for_each(Process::go_on);
+        for process in &mut self.processes {
+            process.go_on();
+        }
         thread::sleep(THIRD / 4);
-        let (now, rate) = Load::now(&mut self.conn).after(THIRD, &mut self.conn);
+        let (before, now) = self.for_a_third();
         let processes = f64::from(PROCESSES);
         let attempts = processes * (1.0 + 1.0 / THIRD.as_secs_f64());
         self.row(
@@ -224,7 +230,11 @@ impl Run {
             now.connections,
             4.0 * processes,
         );
-        self.row("attempts a second", rate(|load| load.attempts), attempts);
+        self.row(
+            "attempts a second",
+            before.growth(&now, |load| load.attempts),
+            attempts,
+        );
     }
 
     /// The server drops keys that it tracks, and tells of each as of a change.
@@ -232,8 +242,8 @@ impl Run {
         let mut limit = redis::cmd("CONFIG");
         limit.arg("SET").arg("tracking-table-max-keys").arg(TABLE);
         limit.exec(&mut self.conn).unwrap();
-        let (_, rate) = Load::now(&mut self.conn).after(THIRD, &mut self.conn);
-        let scripts = rate(|load| load.scripts);
+        let (before, now) = self.for_a_third();
+        let scripts = before.growth(&now, |load| load.scripts);
         eprintln!("scripts a second, the table too small: {scripts:.0}");
     }
 }
