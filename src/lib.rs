@@ -26,7 +26,8 @@
 //! - Change the lease, the renewal and other settings: [`Options`].
 //! - Cancel a wait, at Ctrl-C or from another thread: [`Cancel`].
 //! - Pass a lock that you hold to another process: [`Lease::detach`].
-//! - See who holds a lock, and take it away: [`Lock::inspect`], [`Lock::force_release`].
+//! - See who holds a lock, and take it away: [`Lock::inspect`], [`Lock::force_release`]. See which
+//!   locks are held: [`Locks::held`].
 //! - Get a connection that times out and comes back clean: [`Pool`]; on a Redis Cluster `Nodes`,
 //!   with the feature `cluster`.
 //! - Find out what went wrong, and what to do about it: [`Error`].
@@ -125,7 +126,8 @@ pub use cluster::{Nodes, NodesBuilder};
 pub use error::{Error, ErrorContext, LostReason, Result};
 pub use event::Events;
 pub use locks::{
-    Committed, Holder, Inspection, LastRun, Lease, Leases, Lock, LockSet, Locks, Once, Options, Ran,
+    Committed, HeldLocks, Holder, Inspection, LastRun, Lease, Leases, Lock, LockSet, Locks, Once,
+    Options, Ran,
 };
 pub use market::{
     Listing, MarketLock, Purchase, list_item, list_item_with_lock, list_item_with_market_lock,

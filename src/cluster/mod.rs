@@ -283,6 +283,16 @@ impl Nodes {
         pool.get_within(deadline.remaining())
     }
 
+    /// Lends a connection to each master that serves slots.
+    pub(crate) fn lend_each(&self) -> Result<Vec<PooledConnection>> {
+        let deadline = self.deadline();
+        // Asks the nodes if the map is unknown or in doubt.
+        self.shard_for("", deadline)?;
+        let (shards, _) = self.shards();
+        let lend = |shard| self.pool_of(shard)?.get_within(deadline.remaining());
+        shards.into_iter().map(lend).collect()
+    }
+
     fn deadline(&self) -> Deadline {
         Deadline::after(self.inner.settings.get_timeout)
     }

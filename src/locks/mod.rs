@@ -9,6 +9,7 @@
 mod acquire;
 mod attempts;
 mod commit;
+mod held;
 mod lease;
 mod lock;
 mod options;
@@ -20,6 +21,7 @@ mod stacks;
 
 pub use crate::recipes::{inspect::Holder, once::LastRun, ran::Ran};
 pub use commit::Committed;
+pub use held::HeldLocks;
 pub use lease::Lease;
 pub use lock::{Inspection, Lock};
 pub use options::Options;

@@ -12,7 +12,7 @@ use crate::cluster::Nodes;
 use crate::{
     error::Result,
     name::LockName,
-    pool::{Limits, Process},
+    pool::{Limits, PooledConnection, Process},
     probe::Probe,
     server::{PerServer, Server},
     time::{Clock, Deadline},
@@ -80,6 +80,15 @@ impl Stacks {
             },
             #[cfg(feature = "cluster")]
             PerServer::Shards(shards) => Probe::of_cluster(shards.nodes(), lock),
+        }
+    }
+
+    /// Lends a connection to each server.
+    pub(crate) fn lend_each(&self) -> Result<Vec<PooledConnection>> {
+        match &self.per_server {
+            PerServer::One(stack) => Ok(vec![stack.server.lend("")?]),
+            #[cfg(feature = "cluster")]
+            PerServer::Shards(shards) => shards.nodes().lend_each(),
         }
     }
 

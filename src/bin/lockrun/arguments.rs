@@ -22,7 +22,7 @@ const MOST_PERMITS: u32 = 10_000;
 const MOST_REPLICAS: u32 = 100;
 const USUAL_URL: &str = "redis://127.0.0.1/";
 /// The options that run no command, and are of no lock.
-const NAMELESS: [&str; 3] = ["man", "completions", "probe"];
+const NAMELESS: [&str; 4] = ["list", "man", "completions", "probe"];
 const USUAL_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs a command while holding a lock on a Redis server, so that no other host runs it at the same
@@ -157,10 +157,25 @@ pub(crate) struct Arguments {
     #[arg(long, group = "operator", conflicts_with = "permits")]
     probe: bool,
 
+    /// Print which locks are held, by whom, since when and for how much longer
+    ///
+    /// Only those whose names begin with PREFIX, if it is given. It reads the names of all keys of
+    /// the server by SCAN, on a cluster those of every master, for at most 30s, and looks at no more
+    /// than 10000 locks. If that was not enough, it says so on stderr.
+    #[arg(
+        long,
+        value_name = "PREFIX",
+        num_args = 0..=1,
+        default_missing_value = "",
+        group = "operator",
+        conflicts_with = "permits"
+    )]
+    pub(crate) list: Option<String>,
+
     /// Print one line of JSON
     ///
-    /// --status, --force-release and --probe print it on stdout, with several --name as an array. The
-    /// outcome of a command is printed on stderr.
+    /// --status, --force-release, --list and --probe print it on stdout, with several --name as an
+    /// array. The outcome of a command is printed on stderr.
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -195,6 +210,7 @@ pub(crate) enum Action {
     Run,
     Status,
     ForceRelease,
+    List,
     Manual,
     Completions(Shell),
     Probe,
@@ -266,6 +282,9 @@ impl Arguments {
         }
         if self.probe {
             return Action::Probe;
+        }
+        if self.list.is_some() {
+            return Action::List;
         }
         if self.man {
             return Action::Manual;

@@ -18,6 +18,7 @@ use crate::{arguments::Arguments, outcome::Told};
 pub(crate) const USAGES: &str = "\
 lockrun [OPTIONS] --name <NAME>... -- <COMMAND>...
        lockrun [OPTIONS] --name <NAME>... <--status|--force-release>
+       lockrun [OPTIONS] --list [<PREFIX>]
        lockrun [OPTIONS] --probe
        lockrun <--man|--completions <SHELL>>";
 
@@ -39,6 +40,8 @@ Examples:
       prints who holds the lock, since when, and for how much longer
   lockrun --name backup --force-release
       takes the lock away from its holder
+  lockrun --list
+      prints all locks that are held, and their holders
   lockrun --name partner-api --permits 3 --status
       prints all holders, and how many of three permits are free
   lockrun --probe
@@ -54,7 +57,7 @@ Exit codes:
   74  the output cannot be written to stdout
   75  busy: somebody else held the lock, or others all the permits, for the whole wait
   78  locks do not work on this server (--probe)
-  --status and --force-release exit 0 whether or not the lock was held; --json shows which.
+  --status, --force-release and --list exit 0 whether or not a lock was held; --json shows which.
   With --permits a lock is held if no permit is free.
 
 Signals: TERM and INT to lockrun end the command and then release the lock; HUP, QUIT, USR1, USR2

@@ -26,6 +26,8 @@ mod held;
 #[cfg(unix)]
 mod help;
 #[cfg(unix)]
+mod list;
+#[cfg(unix)]
 mod loss;
 #[cfg(unix)]
 mod operator;
@@ -60,6 +62,7 @@ fn main() -> std::process::ExitCode {
     let (code, told) = match arguments.action() {
         Action::Status => operator::status(&arguments),
         Action::ForceRelease => operator::force_release(&arguments),
+        Action::List => list::list(&arguments),
         Action::Manual => help::manual(),
         Action::Completions(shell) => help::completions(shell),
         Action::Probe => probe::probe(&arguments),

@@ -271,6 +271,12 @@ impl Holder {
         self.part == Part::Reader
     }
 
+    /// True for the writer of a read-write lock.
+    #[must_use]
+    pub fn is_writer(&self) -> bool {
+        self.part == Part::Writer
+    }
+
     /// True for a waiting writer that keeps new readers out.
     pub(crate) fn is_waiting(&self) -> bool {
         self.part == Part::Waiting

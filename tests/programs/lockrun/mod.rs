@@ -6,6 +6,7 @@ mod flags;
 #[cfg(target_os = "linux")]
 mod group;
 mod interrupted;
+mod list;
 mod once;
 mod operator;
 mod outage;

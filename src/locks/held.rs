@@ -1,0 +1,154 @@
+//! The locks that are held now: their names by `SCAN`, then a look at each.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::{Inspection, Locks};
+use crate::{
+    error::{Operation, Result},
+    name::LockName,
+    pool::PooledConnection,
+    time::Deadline,
+    wire::ask,
+};
+
+/// The server looks at this many keys in one call, which blocks it for well below a millisecond.
+const PAGE: usize = 1_000;
+const MOST_NAMES: usize = 10_000;
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// The locks that were held when [`Locks::held`] looked, by name.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct HeldLocks {
+    locks: BTreeMap<String, Inspection>,
+    is_complete: bool,
+}
+
+impl HeldLocks {
+    /// The names, in order, and the holders.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Inspection)> {
+        self.locks.iter().map(|(name, seen)| (&**name, seen))
+    }
+
+    /// False if there were too many names, or too many keys on the server for the time.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+}
+
+impl Locks {
+    /// The locks of all kinds that are held now and whose names begin with this text. For operators.
+    ///
+    /// It reads the names of all keys of the server by `SCAN`, on each master of a cluster, and then
+    /// looks at each lock, as [`Lock::inspect`](crate::Lock::inspect) does: one round trip for 1,000
+    /// keys, and one for each lock. It looks at no more than 10,000 names, and ends within 30 s and
+    /// one time-out of the pool: see [`HeldLocks::is_complete`]. A lock that is taken or released
+    /// meanwhile, or whose slot moves, may be missing. Keys that are no locks are left out.
+    ///
+    /// # Errors
+    /// - [`Error::Invalid`](crate::Error::Invalid): the prefix is not valid; or this is the stand-in.
+    /// - [`Error::Pool`](crate::Error::Pool), [`Error::Redis`]: a server cannot be reached, or refuses `SCAN`.
+    /// - [`Error::Forked`](crate::Error::Forked): in a forked child.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// for (name, seen) in locks.held("report:")?.iter() {
+    ///     println!("{name}: {:?}", seen.holders());
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn held(&self, begin: &str) -> Result<HeldLocks> {
+        self.stacks.process.refuse_forked_child()?;
+        let deadline = Deadline::after(LONGEST);
+        // Refuses a prefix that no lock can have.
+        LockName::prefixed(&self.settings.prefix, "name")?;
+        let mut names = Names {
+            begin,
+            prefix: &self.settings.prefix,
+            found: BTreeSet::new(),
+        };
+        let mut is_complete = true;
+        for mut connection in self.stacks.lend_each()? {
+            is_complete &= names.read(&mut connection, deadline)?;
+        }
+        let mut locks = BTreeMap::new();
+        for name in names.found {
+            if deadline.has_passed() {
+                is_complete = false;
+                break;
+            }
+            let seen = self.lock(&name).inspect()?;
+            if seen.is_held() && !seen.is_foreign() {
+                locks.insert(name, seen);
+            }
+        }
+        Ok(HeldLocks { locks, is_complete })
+    }
+}
+
+/// The names that locks can have, of those that were found.
+struct Names<'a> {
+    prefix: &'a str,
+    begin: &'a str,
+    found: BTreeSet<String>,
+}
+
+impl Names<'_> {
+    /// Reads the names of one server. False: there was no time, or there are too many.
+    fn read(&mut self, connection: &mut PooledConnection, deadline: Deadline) -> Result<bool> {
+        let operation = Operation::new("Locks::held", self.begin);
+        let pattern = literally(&[self.prefix, self.begin].concat()) + "*";
+        let mut cursor = "0".to_owned();
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(&cursor).arg("MATCH").arg(&pattern);
+            scan.arg("COUNT").arg(PAGE);
+            let page: (String, Vec<Vec<u8>>) =
+                ask(&scan, connection).map_err(|error| operation.unanswered(None, error))?;
+            for key in page.1 {
+                self.add(key);
+            }
+            if self.found.len() > MOST_NAMES {
+                while self.found.len() > MOST_NAMES {
+                    self.found.pop_last();
+                }
+                return Ok(false);
+            }
+            if page.0 == "0" {
+                return Ok(true);
+            }
+            if deadline.has_passed() {
+                return Ok(false);
+            }
+            cursor = page.0;
+        }
+    }
+
+    /// Leaves out the companions and marks of locks, which no lock's name allows.
+    fn add(&mut self, key: Vec<u8>) {
+        let key = String::from_utf8(key).unwrap_or_default();
+        let Some(name) = key.strip_prefix(self.prefix) else {
+            return;
+        };
+        if LockName::prefixed(self.prefix, name).is_ok() {
+            self.found.insert(name.to_owned());
+        }
+    }
+}
+
+/// A pattern that matches only this text.
+fn literally(text: &str) -> String {
+    let mut pattern = String::new();
+    for letter in text.chars() {
+        if "\\*?[]^".contains(letter) {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern
+}

@@ -1,0 +1,127 @@
+//! Which locks are held, and by whom.
+
+use leasehold::{Lease, Lock, Locks, Options, Owner};
+use redis::Commands;
+use serde_json::Value;
+
+use crate::{
+    common::{Server, cluster::Cluster, hold::PATIENCE, wait::unless_halted},
+    lockrun::tool::{Ended, Tool, program},
+};
+
+fn list(url: &str, args: &str) -> Ended {
+    let mut command = program();
+    command.args(["--url", url, "--list"]);
+    let ended = Tool::spawn(command.args(args.split_whitespace())).ends();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    ended
+}
+
+/// The names and the kinds in it.
+fn named(url: &str, args: &str) -> Vec<String> {
+    let said = list(url, args).out;
+    let mut lines = said.lines();
+    let head = lines.next().unwrap_or("NAME");
+    assert!(head.starts_with("NAME"), "{said}");
+    let words = lines.map(|line| line.split_whitespace().take(2).collect::<Vec<_>>());
+    words.map(|words| words.join(" ")).collect()
+}
+
+fn taken(lock: &Lock) -> Lease {
+    lock.acquire(PATIENCE).unwrap()
+}
+
+fn locks(url: &str) -> Locks {
+    let owner = Owner::new("somebody").unwrap();
+    let options = Options::new().owner(owner).lease(PATIENCE * 10);
+    Locks::connect(url).unwrap().with(options)
+}
+
+#[test]
+fn every_kind_of_lock_is_listed_and_nothing_else() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let (url, mut conn) = (server.url(), server.connection().unwrap());
+        assert_eq!(list(&url, "").out, "");
+        let locks = locks(&url);
+        let all = [
+            locks.lock("a"),
+            locks.lock("b{tag}"),
+            locks.reentrant("c"),
+            locks.read("d"),
+            locks.write("e"),
+            locks.semaphore("f", 2),
+            locks.semaphore("f", 2),
+            locks.lock("g*h"),
+        ];
+        let _held: Vec<_> = all.iter().map(taken).collect();
+        // What stays after a release: the companion, in both forms of its name.
+        for name in ["free", "free{tag}"] {
+            taken(&locks.lock(name)).release().unwrap();
+        }
+        let _: () = conn.rpush("lock:foreign", "something").unwrap();
+        let _: () = conn.set("lock:free{tag}:done{id}", 1).unwrap();
+        let _: () = conn.set("elsewhere", "somebody").unwrap();
+
+        let kinds = [
+            "a mutex",
+            "b{tag} mutex",
+            "c reentrant",
+            "d reader",
+            "e writer",
+            "f semaphore",
+            "f semaphore",
+            "g*h mutex",
+        ];
+        assert_eq!(named(&url, ""), kinds);
+        assert_eq!(named(&url, "c"), ["c reentrant"]);
+        assert_eq!(named(&url, "g*"), ["g*h mutex"]);
+        assert_eq!(named(&url, "*"), Vec::<String>::new());
+        assert_eq!(named(&url, "--prefix else"), ["where mutex"]);
+        let line = list(&url, "a").out;
+        for text in ["somebody", "s ago", "  in 4"] {
+            assert!(line.contains(text), "{text}: {line}");
+        }
+
+        let said = list(&url, "f --json").out;
+        let told: Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(told["complete"], true);
+        assert_eq!(told["locks"].as_array().unwrap().len(), 1);
+        let holders = &told["locks"][0]["holders"];
+        assert_eq!(holders.as_array().unwrap().len(), 2);
+        assert_eq!(holders[0]["kind"], "semaphore");
+        assert_eq!(holders[1]["owner"], "somebody");
+        assert!(holders[1]["remaining_ms"].as_u64() > Some(0));
+    });
+}
+
+#[test]
+fn the_locks_of_every_shard_are_listed() {
+    let cluster = Cluster::start().unwrap();
+    let locks = locks(&cluster.url());
+    let names: Vec<_> = (10..40).map(|name| format!("{name}")).collect();
+    let _held: Vec<_> = names.iter().map(|name| taken(&locks.lock(name))).collect();
+    let listed: Vec<_> = names.iter().map(|name| format!("{name} mutex")).collect();
+    assert_eq!(named(&cluster.url(), ""), listed);
+}
+
+#[test]
+fn more_than_the_limit_are_not_listed_and_that_is_told() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let keys: Vec<_> = (0..10_001).map(|at| (format!("lock:{at}"), "x")).collect();
+    let _: () = conn.mset(&keys).unwrap();
+    let listed = list(&server.url(), "--json");
+    let told: Value = serde_json::from_str(&listed.out).unwrap();
+    assert_eq!(told["complete"], false);
+    assert!(told["locks"].as_array().unwrap().len() <= 10_000);
+    assert!(listed.err.contains("these are not all"), "{}", listed.err);
+}
+
+#[test]
+fn a_list_is_of_no_name() {
+    for args in [["--name", "a"], ["--permits", "3"]] {
+        let mut command = program();
+        Tool::spawn(command.arg("--list=x").args(args)).ends_with(64);
+    }
+}
