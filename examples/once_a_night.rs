@@ -1,6 +1,8 @@
 //! A job that every host starts at night and one of them does.
 //!
 //! `cargo run --example once_a_night [redis://127.0.0.1/]`
+//!
+//! On each host, by cron: `0 3 * * * once_a_night redis://locks.example/`
 #![allow(clippy::print_stdout, reason = "a program that talks")]
 
 use std::time::Duration;
@@ -16,7 +18,10 @@ fn main() -> anyhow::Result<()> {
 
     let locks = Locks::connect(&url)?;
     let lock = locks.lock("report:nightly");
-    match lock.run_once(20 * HOUR, HOUR, write_report) {
+    // The period counts from the end of the last run, so it is shorter than a day. The wait is
+    // longer than the job and a lease, so another host is there if the first one fails.
+    let (period, wait) = (20 * HOUR, HOUR);
+    match lock.run_once(period, wait, write_report) {
         Err(Error::Contended { .. }) => println!("another host is still writing it"),
         Ok(Once::AlreadyRun(run)) => println!("it was written {:?} ago", run.ago()),
         ran => {

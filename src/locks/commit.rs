@@ -12,21 +12,23 @@ use std::{sync::Arc, time::Duration};
 use redis::{Connection, FromRedisValue, Pipeline, Value};
 
 use super::lease::Lease;
+#[cfg(feature = "testing")]
+use crate::{
+    error::makes_no_sense,
+    server::{CommitOutcome, CommitRequest, Committer, MarkRequest},
+    wire::{Call, is_error, refused},
+};
 use crate::{
     error::{Error, LostReason, Operation, Result},
     name::check_size,
     recipes::{
         hold::Hold,
+        once::LastRun,
         simple::PATIENCE,
-        transaction::{HeldCommit, Transaction, WatchedConnection},
+        transaction::{CommitMark, HeldCommit, Transaction, WatchedConnection},
     },
     renewing::{entry::Ask, lease_state::RenewalState},
     time::{Backoff, Deadline, lease_millis},
-};
-#[cfg(feature = "testing")]
-use crate::{
-    server::{CommitOutcome, CommitRequest, Committer},
-    wire::{Call, is_error, refused},
 };
 
 /// Two nodes that name each other agree within this. A command on a key of another slot is answered
@@ -35,14 +37,15 @@ const NODES_AGREE: Duration = Duration::from_millis(250);
 const RELEASING: &str = "Lease::commit_and_release";
 
 /// Which call of [`Lease::commit_once`] has executed the commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "it says whether this call has written anything"]
 #[non_exhaustive]
 pub enum Committed {
     /// This call.
     Now,
-    /// An earlier call with the same operation id. This call wrote nothing.
-    Before,
+    /// An earlier call with the same operation id, at this time and by this owner. This call wrote
+    /// nothing.
+    Before(LastRun),
 }
 
 impl Lease {
@@ -156,7 +159,7 @@ impl Lease {
     /// ms to 24 h. A later call with the same id finds the mark and writes nothing. Repeat within
     /// that time.
     ///
-    /// **The id must name the run**, as `2026-11-27:item:4711` does. A job that uses `item:4711`
+    /// **The id must name the run**, as `2026-11-27/item:4711` does. A job that uses `item:4711`
     /// every night writes nothing in the second night while the mark of the first remains.
     ///
     /// Two round trips.
@@ -165,6 +168,7 @@ impl Lease {
     /// As [`commit`](Self::commit), and [`Error::Invalid`] for an id that is empty or longer than
     /// 512 bytes, or for `remember`. After [`Error::Unknown`] repeat the call. After
     /// [`Error::Partial`] the mark is written, and some of the commands were refused.
+    /// [`Error::WrongKind`]: the key of the mark holds something else, and nothing was written.
     ///
     /// # Examples
     /// ```no_run
@@ -176,7 +180,7 @@ impl Lease {
     /// # fn item() -> u64 { 4711 }
     /// let locks = Locks::connect("redis://127.0.0.1/")?;
     /// let lock = locks.lock("items");
-    /// let id = format!("{}:item:{}", night(), item());
+    /// let id = format!("{}/item:{}", night(), item()); // 2026-11-27/item:4711
     /// let committed = loop {
     ///     let lease = lock.acquire(Duration::from_secs(5))?;
     ///     let an_hour = Duration::from_secs(3_600);
@@ -185,8 +189,8 @@ impl Lease {
     ///         committed => break committed?,
     ///     }
     /// };
-    /// if committed == Committed::Before {
-    ///     println!("an attempt before this one has done it");
+    /// if let Committed::Before(run) = committed {
+    ///     println!("{:?} has done it {:?} ago", run.by(), run.ago());
     /// }
     /// # Ok::<(), Error>(())
     /// ```
@@ -200,10 +204,14 @@ impl Lease {
         self.check_here(name)?;
         check_size("operation_id", operation_id)?;
         let millis = lease_millis("remember", remember)?;
-        let mark = self.hold().lock_name().mark(operation_id);
-        let commit = self.build_commit(name, build)?.once(mark, millis);
+        let mark = CommitMark {
+            key: self.hold().lock_name().mark(operation_id),
+            millis,
+            by: self.hold().owner().clone(),
+        };
+        let commit = self.build_commit(name, build)?.once(mark);
         let sent = self.send_checked(name, || self.send(&commit))?;
-        Ok(sent.map_or(Committed::Before, |_| Committed::Now))
+        Ok(sent.map_or_else(Committed::Before, |_| Committed::Now))
     }
 
     /// As [`commit`](Self::commit), and releases the lock in the same transaction. Two round trips
@@ -347,8 +355,8 @@ impl Lease {
         Ok(commit)
     }
 
-    /// Sends a commit. `None`: its mark was already there.
-    fn send(&self, commit: &HeldCommit<'_>) -> Result<Option<Vec<Value>>> {
+    /// Sends a commit. `Err` inside: its mark was already there.
+    fn send(&self, commit: &HeldCommit<'_>) -> Result<Result<Vec<Value>, LastRun>> {
         self.send_while_held(commit, &[self.hold()])
     }
 
@@ -361,7 +369,7 @@ impl Lease {
         &self,
         commit: &HeldCommit<'_>,
         holds: &[&Arc<Hold>],
-    ) -> Result<Option<Vec<Value>>> {
+    ) -> Result<Result<Vec<Value>, LastRun>> {
         #[cfg(feature = "testing")]
         if let Some(committer) = self.stack.server.committer() {
             return self.send_to(committer, commit, holds);
@@ -376,7 +384,7 @@ impl Lease {
         committer: &dyn Committer,
         commit: &HeldCommit<'_>,
         holds: &[&Arc<Hold>],
-    ) -> Result<Option<Vec<Value>>> {
+    ) -> Result<Result<Vec<Value>, LastRun>> {
         let operation = commit.operation;
         let release = commit.release.as_ref().map(|_| self.hold().giving_back());
         let names: Vec<&str> = holds.iter().map(|hold| hold.lock_name().text()).collect();
@@ -386,7 +394,11 @@ impl Lease {
             looks: &looks,
             writes: &commit.writes,
             release: release.as_ref(),
-            mark: (commit.mark.as_ref()).map(|mark| (&*mark.key, mark.millis)),
+            mark: commit.mark.as_ref().map(|mark| MarkRequest {
+                key: &mark.key,
+                millis: mark.millis,
+                by: mark.by.as_str(),
+            }),
         };
         let outcome = committer.commit(&request)?;
         match outcome.map_err(|error| operation.unanswered(None, error))? {
@@ -394,7 +406,9 @@ impl Lease {
                 let name = names.get(number).unwrap_or(&operation.lock);
                 Err(Operation::new(operation.name, name).lost())
             }
-            CommitOutcome::Before => Ok(None),
+            CommitOutcome::Before { at, by, now } => LastRun::new(at, Some(&by), now)
+                .map(Err)
+                .ok_or_else(|| operation.failed(makes_no_sense())),
             CommitOutcome::Executed(mut results) if results.iter().any(is_error) => {
                 // A release and a mark are executed even if a write is refused.
                 if commit.release.is_some() || commit.mark.is_some() {
@@ -402,7 +416,7 @@ impl Lease {
                 }
                 Err(refused(operation, &commit.writes, results))
             }
-            CommitOutcome::Executed(results) => Ok(Some(results)),
+            CommitOutcome::Executed(results) => Ok(Ok(results)),
         }
     }
 

@@ -100,8 +100,14 @@ impl Lock {
     /// the closure does not run. If it returns `Ok` and the lock was held until then, the release
     /// writes a mark in the same step. After an `Err`, a panic or a loss there is no mark, and the
     /// next call tries again. The period counts from the end of the last run by the server's clock,
-    /// so the clocks of the hosts do not matter. Choose a period a little shorter than the time
-    /// between two starts, such as `20h` for a nightly job.
+    /// so the clocks of the hosts do not matter.
+    ///
+    /// For the cron line `0 3 * * *`:
+    /// - **A period of 20 h, not 24 h.** If a run ends at 03:10, less than 24 h have passed at 03:00
+    ///   of the next night: that night would have no run.
+    /// - **A `timeout` longer than the job and a lease together**, such as an hour. If the host that
+    ///   has the lock fails, the others still wait and one of them does the job. If it dies, they
+    ///   get the lock when its lease ends. With a short one they have all left by then.
     ///
     /// `Err` means that the closure has **not** run, as with [`run`](Self::run). A loss of the
     /// lease does not stop it; it can check the lease.
@@ -129,7 +135,7 @@ impl Lock {
     /// use leasehold::{Locks, Once};
     ///
     /// # fn write_report(lease: &leasehold::Lease) -> anyhow::Result<u64> { Ok(0) }
-    /// let (period, wait) = (Duration::from_secs(20 * 3_600), Duration::from_secs(5));
+    /// let (period, wait) = (Duration::from_secs(20 * 3_600), Duration::from_secs(3_600));
     /// let locks = Locks::connect("redis://127.0.0.1/")?;
     /// match locks.lock("report:daily").run_once(period, wait, write_report)? {
     ///     Once::AlreadyRun(run) => println!("{:?} has written it {:?} ago", run.by(), run.ago()),

@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use redis::{Cmd, Connection, FromRedisValue, Pipeline, Value};
 
+use super::once::LastRun;
 use crate::{
     error::{Operation, Result},
+    name::Owner,
     time::Deadline,
     wire::{command, typed},
 };
@@ -118,15 +120,38 @@ pub(crate) struct HeldCommit<'a> {
     pub(crate) mark: Option<CommitMark>,
 }
 
-/// The key that shows for `millis` that the commit was executed.
+/// The key that shows for `millis` when the commit was executed, and by whom.
 pub(crate) struct CommitMark {
     pub(crate) key: String,
     pub(crate) millis: u64,
+    pub(crate) by: Owner,
 }
 
 impl CommitMark {
-    fn setting(&self) -> Cmd {
-        command(&["SET", &self.key, "done", "PX", &self.millis.to_string()])
+    /// Returns the mark that is set, if any, and the server's clock in milliseconds.
+    fn read(
+        &self,
+        operation: Operation<'_>,
+        conn: &mut WatchedConnection<'_>,
+    ) -> Result<(Option<LastRun>, u64)> {
+        let (mark, (seconds, micros)): (Option<Vec<u8>>, (u64, u64)) =
+            redis::pipe().get(&self.key).cmd("TIME").query(conn)?;
+        let now = seconds.saturating_mul(1_000).saturating_add(micros / 1_000);
+        let Some(mark) = mark else {
+            return Ok((None, now));
+        };
+        let mark = String::from_utf8_lossy(&mark);
+        let run = mark.split_once(' ').and_then(|(at, by)| {
+            let at = at.parse().ok()?;
+            LastRun::new(at, Some(by), now)
+        });
+        let found = || operation.wrong_kind(format!("no mark of a commit at `{}`", self.key));
+        Ok((Some(run.ok_or_else(found)?), now))
+    }
+
+    fn setting(&self, now: u64) -> Cmd {
+        let mark = format!("{now} {}", self.by.as_str());
+        command(&["SET", &self.key, &mark, "PX", &self.millis.to_string()])
     }
 }
 
@@ -157,37 +182,38 @@ impl<'a> HeldCommit<'a> {
         self
     }
 
-    /// Executes at most once: the transaction also sets a mark for `millis`, and does nothing if it
-    /// is set.
-    pub(crate) fn once(mut self, key: String, millis: u64) -> Self {
-        self.mark = Some(CommitMark { key, millis });
+    /// Executes at most once: the transaction also sets the mark, and does nothing if it is set.
+    pub(crate) fn once(mut self, mark: CommitMark) -> Self {
+        self.mark = Some(mark);
         self
     }
 
     /// Watches the lock and reads the proof of the hold in one round trip, then writes. A
     /// transaction that fails does not mean that the lock is lost, since a renewal also changes the
-    /// key: so it starts again. `None`: the mark was set before.
-    pub(crate) fn send(&self, conn: &mut Connection) -> Result<Option<Vec<Value>>> {
+    /// key: so it starts again. `Err` inside: the mark was set before.
+    pub(crate) fn send(&self, conn: &mut Connection) -> Result<Result<Vec<Value>, LastRun>> {
         let keys: Vec<&str> = self.mark.iter().map(|mark| &*mark.key).collect();
         let transaction = Transaction::new(self.operation, &keys, Duration::MAX)
             .at_most(COMMIT_ATTEMPTS)
             .while_held(&self.proof);
         let attempt = |conn: &mut WatchedConnection<'_>, pipe: &mut Pipeline| {
-            if let Some(mark) = &self.mark
-                && command(&["EXISTS", &mark.key]).query(conn)?
-            {
-                return Ok(false);
+            let mut setting = None;
+            if let Some(mark) = &self.mark {
+                let (earlier, now) = mark.read(self.operation, conn)?;
+                if earlier.is_some() {
+                    return Ok(earlier);
+                }
+                setting = Some(mark.setting(now));
             }
             pipe.clone_from(&self.writes);
-            let setting = self.mark.as_ref().map(CommitMark::setting);
             for command in self.release.iter().cloned().chain(setting) {
                 pipe.add_command(command);
             }
-            Ok(true)
+            Ok(None)
         };
-        let (is_first, mut results) = transaction.run(conn, attempt)??;
+        let (earlier, mut results) = transaction.run(conn, attempt)??;
         results.truncate(self.writes.len());
-        Ok(is_first.then_some(results))
+        Ok(earlier.map_or(Ok(results), Err))
     }
 
     /// The replies to the caller's commands.

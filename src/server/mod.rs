@@ -269,8 +269,17 @@ pub(crate) struct CommitRequest<'a> {
     pub(crate) writes: &'a Pipeline,
     /// Releases the lock in the same transaction.
     pub(crate) release: Option<&'a Call>,
-    /// The key that marks an executed commit, and the time for which it does, in milliseconds.
-    pub(crate) mark: Option<(&'a str, u64)>,
+    pub(crate) mark: Option<MarkRequest<'a>>,
+}
+
+/// The mark to set together with a commit, and not to find before it.
+#[cfg(feature = "testing")]
+#[derive(Clone, Copy)]
+pub(crate) struct MarkRequest<'a> {
+    pub(crate) key: &'a str,
+    /// The time until it expires.
+    pub(crate) millis: u64,
+    pub(crate) by: &'a str,
 }
 
 /// The outcome of a commit.
@@ -279,8 +288,9 @@ pub(crate) struct CommitRequest<'a> {
 pub(crate) enum CommitOutcome {
     /// With one reply for each command.
     Executed(Vec<Value>),
-    /// It was marked before. Nothing was executed.
-    Before,
+    /// It was marked before, by this owner. Nothing was executed. The times are milliseconds since
+    /// 1970.
+    Before { at: u64, by: String, now: u64 },
     /// The lock of this number among the looks is not the caller's. Nothing was executed.
     Lost(usize),
 }

@@ -1,8 +1,12 @@
 //! Commits that bring their own connection, release the lock, or are executed once.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, SystemTime},
+};
 
-use leasehold::{Committed, Error, Lease, Lock, Locks, LostReason, Options, Pool, Result};
+use leasehold::{Committed, Error, Lease, Lock, Locks, LostReason, Options, Owner, Pool, Result};
 use redis::{Client, Commands, Connection};
 
 use crate::common::{
@@ -238,8 +242,8 @@ fn a_commit_that_is_repeated_by_its_id_is_never_doubled_wherever_its_connection_
         |point| point.cut_after(),
         |point| point.half_way().cut_after(),
     ];
-    // WATCH, what proves the hold and the look at the mark; MULTI, INCRBY, SET of the mark, EXEC.
-    at_once(1..=9, |at| {
+    // WATCH, what proves the hold, the mark and the time; MULTI, INCRBY, SET of the mark, EXEC.
+    at_once(1..=10, |at| {
         for broken in breaks {
             let mut bench = bench();
             for lock in every_kind(&bench.locks) {
@@ -261,13 +265,12 @@ fn a_commit_that_is_repeated_by_its_id_is_never_doubled_wherever_its_connection_
                 }
                 // Under the same lease, which still stands, and then by another program.
                 let second = lease.commit_once("payment", LONG, count_up).unwrap();
-                let expected =
-                    [Committed::Now, Committed::Before][usize::try_from(happened).unwrap()];
-                assert_eq!(second, expected, "{at} of {lock:?}");
+                let is_before = matches!(second, Committed::Before(_));
+                assert_eq!(is_before, happened == 1, "{at} of {lock:?}");
                 lease.release().unwrap();
                 let again = lock.acquire(LONG).unwrap();
                 let third = again.commit_once("payment", LONG, count_up).unwrap();
-                assert_eq!(third, Committed::Before);
+                assert!(matches!(third, Committed::Before(_)), "{third:?}");
                 assert_eq!(bench.count(), 1, "{at} of {lock:?}");
                 assert_eq!(
                     again.commit_once("another", LONG, count_up).unwrap(),
@@ -294,8 +297,59 @@ fn of_two_commits_by_one_id_at_the_same_time_one_is_executed() {
         });
         let first = lease.commit_once("payment", LONG, count_up).unwrap();
         assert!(proxy.happened());
-        assert_eq!((first, bench.count()), (Committed::Before, 1));
+        assert!(matches!(first, Committed::Before(_)), "{first:?}");
+        assert_eq!(bench.count(), 1);
     });
+}
+
+#[test]
+fn a_repeat_is_told_when_the_commit_was_executed_and_by_whom() {
+    unless_halted(|| {
+        let mut bench = bench();
+        for lock in every_kind(&bench.locks) {
+            let () = redis::cmd("FLUSHALL").query(&mut bench.conn).unwrap();
+            let named = |name: &str| {
+                let owner = Owner::new(name).unwrap();
+                lock.clone().with(Options::new().owner(owner))
+            };
+            let began = SystemTime::now() - 250 * MS;
+            let lease = named("host a, its 1st").acquire(LONG).unwrap();
+            let first = lease.commit_once("payment", LONG, count_up).unwrap();
+            assert_eq!(first, Committed::Now);
+            let written = SystemTime::now() + 250 * MS;
+            lease.release().unwrap();
+            thread::sleep(500 * MS);
+            let lease = named("host b").acquire(LONG).unwrap();
+            let Committed::Before(run) = lease.commit_once("payment", LONG, count_up).unwrap()
+            else {
+                panic!("written twice under {lock:?}");
+            };
+            assert_eq!(run.by().map(Owner::as_str), Some("host a, its 1st"));
+            assert!(began <= run.at() && run.at() <= written, "{run:?}");
+            assert!(run.ago() >= 250 * MS && run.ago() < LONG, "{run:?}");
+            lease.release().unwrap();
+        }
+    });
+}
+
+#[test]
+fn where_another_value_has_the_key_of_the_mark_nothing_is_written_and_the_key_is_named() {
+    let mut bench = bench();
+    let mark = "{lock:a}:done{id}";
+    let lease = bench.locks.lock("a").acquire(LONG).unwrap();
+    for (command, value) in [("SET", "done"), ("SET", "now host"), ("RPUSH", "1 host")] {
+        let () = bench.conn.del(mark).unwrap();
+        let () = redis::cmd(command)
+            .arg(mark)
+            .arg(value)
+            .query(&mut bench.conn)
+            .unwrap();
+        let wrong = lease.commit_once("id", LONG, count_up).unwrap_err();
+        assert!(matches!(wrong, Error::WrongKind { .. }), "{wrong:?}");
+        assert!(wrong.to_string().contains(mark), "{wrong}");
+        assert!(lease.is_held());
+    }
+    assert_eq!(bench.count(), 0);
 }
 
 #[test]

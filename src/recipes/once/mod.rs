@@ -34,9 +34,10 @@ pub(crate) fn last_run(lock: &LockName) -> Call {
     LAST_RUN.on([&lock.run_mark()])
 }
 
-/// The last successful run of some work: its time and its owner.
+/// An earlier run: its time and its owner.
 ///
-/// See [`Lock::run_once`](crate::Lock::run_once) and [`Lock::last_run`](crate::Lock::last_run).
+/// The last successful run of [`Lock::run_once`](crate::Lock::run_once), or the call that has
+/// executed a [`Lease::commit_once`](crate::Lease::commit_once).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastRun {
     at: SystemTime,
@@ -45,7 +46,18 @@ pub struct LastRun {
 }
 
 impl LastRun {
-    /// The time at which the run succeeded, by the server's clock.
+    /// Both times are milliseconds since 1970, by the server's clock. `None`: too far in the future
+    /// for this machine.
+    pub(crate) fn new(at: u64, by: Option<&str>, now: u64) -> Option<Self> {
+        let at = Duration::from_millis(at);
+        Some(Self {
+            at: SystemTime::UNIX_EPOCH.checked_add(at)?,
+            by: by.and_then(|by| Owner::new(by).ok()),
+            ago: Duration::from_millis(now).saturating_sub(at),
+        })
+    }
+
+    /// The time at which the run succeeded or the commit was executed, by the server's clock.
     #[must_use]
     pub fn at(&self) -> SystemTime {
         self.at
@@ -57,7 +69,7 @@ impl LastRun {
         self.ago
     }
 
-    /// The owner of the run: host, process and thread, or the name set by
+    /// Who did it: host, process and thread, or the name set by
     /// [`Options::owner`](crate::Options::owner). `None`: the mark has no valid owner.
     #[must_use]
     pub fn by(&self) -> Option<&Owner> {
@@ -77,12 +89,6 @@ pub(crate) fn understood(answer: &Value) -> RedisResult<Option<LastRun>> {
         return Ok(None);
     }
     let (at, now) = number(at).zip(number(now)).ok_or_else(makes_no_sense)?;
-    let at = Duration::from_millis(at);
-    Ok(Some(LastRun {
-        at: SystemTime::UNIX_EPOCH
-            .checked_add(at)
-            .ok_or_else(makes_no_sense)?,
-        by: text(by).and_then(|by| Owner::new(by).ok()),
-        ago: Duration::from_millis(now).saturating_sub(at),
-    }))
+    let run = LastRun::new(at, text(by), now).ok_or_else(makes_no_sense)?;
+    Ok(Some(run))
 }

@@ -23,8 +23,14 @@ pub(in crate::testing) struct Commits {
 struct CommitRecord {
     at: Nanos,
     commit: Commit,
-    /// The key that marks the commit as executed, and its end.
-    mark: Option<(String, Nanos)>,
+    mark: Option<Mark>,
+}
+
+/// Shows until its end that the commit was executed.
+struct Mark {
+    key: String,
+    end: Nanos,
+    by: String,
 }
 
 impl Commits {
@@ -40,9 +46,16 @@ impl Commits {
         self.executed.retain(|executed| executed.at < moment);
     }
 
-    fn is_marked(&self, key: &str, Now(now): Now) -> bool {
-        let mut marks = self.executed.iter().filter_map(|it| it.mark.as_ref());
-        marks.any(|(mark, end)| mark == key && *end > now)
+    fn marked(&self, key: &str, now: Now) -> Option<CommitOutcome> {
+        self.executed.iter().find_map(|it| {
+            let mark = it.mark.as_ref();
+            let mark = mark.filter(|mark| mark.key == key && mark.end > now.0)?;
+            Some(CommitOutcome::Before {
+                at: Now(it.at).millis(),
+                by: mark.by.clone(),
+                now: now.millis(),
+            })
+        })
     }
 
     /// One reply for each command: those that a test has set, or `OK`.
@@ -77,14 +90,18 @@ impl Store {
                 Err(error) => return Ok((Err(error), None)),
             }
         }
-        if (request.mark).is_some_and(|(key, _)| self.commits.is_marked(key, now)) {
-            return Ok((Ok(CommitOutcome::Before), None));
+        if let Some(before) = (request.mark).and_then(|mark| self.commits.marked(mark.key, now)) {
+            return Ok((Ok(before), None));
         }
         let answers = self.commits.next_answers(request.writes.len())?;
         self.commits.executed.push(CommitRecord {
             at: now.0,
             commit: Commit::new(request.lock, request.writes),
-            mark: (request.mark).map(|(key, millis)| (key.to_owned(), now.after(millis))),
+            mark: request.mark.map(|mark| Mark {
+                key: mark.key.to_owned(),
+                end: now.after(mark.millis),
+                by: mark.by.to_owned(),
+            }),
         });
         let release = request.release.map(|call| self.run(call.parts(), now));
         let changed = release.and_then(|ran| ran.changed);

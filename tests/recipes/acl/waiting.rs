@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lock, Locks, Options};
+use leasehold::{Committed, Error, Lock, Locks, Options};
 use redis::Commands;
 
 use crate::common::{
@@ -230,6 +230,23 @@ fn without_any_part_of_it_a_lease_asks_again_after_a_pause() {
         assert!(!is_told, "{rule} is not needed to hold");
         asks_again(&lock, &other);
     });
+}
+
+#[test]
+fn what_the_table_names_for_a_commit_that_is_done_once_is_enough() {
+    let server = Server::start().unwrap();
+    let mut needs: Vec<_> = MUTEX.iter().flat_map(|row| rules(row)).collect();
+    needs.extend(["~count", "+incrby"].map(str::to_owned));
+    let done = |needs: &[String]| {
+        let lease = user(&server, "app:a", needs).lock("app:a").acquire(LONG)?;
+        let once = || lease.commit_once("id", LONG, |pipe| _ = pipe.incr("count", 1));
+        Ok::<_, Error>((once()?, once()?))
+    };
+    assert!(matches!(done(&needs), Err(Error::Redis { .. })));
+    needs.extend(rules("`Lease::commit`"));
+    let (first, second) = done(&needs).unwrap();
+    assert_eq!(first, Committed::Now);
+    assert!(matches!(second, Committed::Before(_)), "{second:?}");
 }
 
 #[test]
