@@ -1,6 +1,7 @@
 //! Errors: one variant for each outcome that a caller handles differently.
 
 mod operation;
+mod refusals;
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
@@ -9,9 +10,10 @@ use redis::RedisError;
 use crate::token::Token;
 pub(crate) use operation::{
     Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, WRONG_MARK, is_left_by_replicas, is_unconfirmed,
-    is_wrong_kind, is_wrong_type, makes_no_sense, may_connect_later, may_pass, no_answer,
-    unanswered_ahead, with_text,
+    is_wrong_kind, is_wrong_type, may_connect_later, may_pass, no_answer, unanswered_ahead,
+    with_text,
 };
+pub(crate) use refusals::{makes_no_sense, refusal, saying};
 
 /// The result type of this library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -308,9 +310,9 @@ impl fmt::Display for Error {
                 remaining,
                 ..
             } => {
-                f.write_str("somebody else had it, or was faster, for the whole time")?;
-                if let Some(waited) = waited {
-                    write!(f, " ({waited:.1?})")?;
+                match waited {
+                    Some(waited) => write!(f, "not acquired within {waited:.1?}: others had it")?,
+                    None => f.write_str("others kept changing it")?,
                 }
                 if let Some(holder) = holder {
                     write!(f, "; `{holder}` of this process has it")?;
@@ -326,11 +328,17 @@ impl fmt::Display for Error {
                 None => "the lock is not ours any more",
             },
             Self::Unknown { .. } => "no answer came, it may have happened",
-            Self::Redis { .. } => "it did not happen: the server refused or was not reached",
+            Self::Redis { source, .. } if source.is_io_error() => {
+                "it did not happen: redis was not reached"
+            }
+            Self::Redis { source, .. } => {
+                f.write_str("it did not happen: redis ")?;
+                refusal(source)
+            }
             Self::Partial { .. } => "a command was refused, the others of its transaction ran",
             Self::Reply { .. } => "it happened, but the answer has another type",
             Self::TooFewReplicas { wanted, had, .. } => {
-                return write!(f, "{had} replicas had it in time, and {wanted} are wanted");
+                return write!(f, "{had} of {wanted} replicas confirmed it in time");
             }
             Self::WrongKind { found, .. } => return write!(f, "found {found}"),
             Self::Invalid { argument, reason } => return write!(f, "invalid {argument}: {reason}"),
@@ -338,7 +346,7 @@ impl fmt::Display for Error {
                 write!(f, "the server is too old ({found}): ")?;
                 "it has to be Redis 6.2 or Valkey 7.2, or newer"
             }
-            Self::Pool { reason, .. } => return write!(f, "no connection from the pool: {reason}"),
+            Self::Pool { reason, .. } => return f.write_str(reason),
             Self::Forked => {
                 "this process is a fork's child, and the pool is its parent's: fork before a pool \
                  is made, or start a program in the child"

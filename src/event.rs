@@ -22,6 +22,7 @@ use crate::{
 ///
 /// Each event calls one hook, once:
 ///
+/// - A wait goes on, since an attempt has not got the lock: [`retrying`](Self::retrying).
 /// - A lock is granted, or handed over by another thread: [`acquired`](Self::acquired).
 /// - Somebody else held the lock for the whole wait: [`contended`](Self::contended).
 /// - `run_once` finds that the work is done: [`already_run`](Self::already_run).
@@ -55,6 +56,10 @@ use crate::{
 /// }
 /// ```
 pub trait Events: Send + Sync + 'static {
+    /// An attempt has not got the lock, and the wait goes on.
+    ///
+    /// Called for each attempt of the thread that asks the server: the first of those that wait.
+    fn retrying(&self, _retrying: &Retrying<'_>) {}
     /// A lock is granted, or handed over.
     fn acquired(&self, _acquired: &Acquired<'_>) {}
     /// Somebody else held the lock for the whole wait.
@@ -176,6 +181,14 @@ macro_rules! events {
 }
 
 events! {
+    /// See [`Events::retrying`].
+    Retrying {
+        /// The time that the call has waited so far.
+        waited: Duration,
+        /// Why the attempt failed. `None`: somebody else holds the lock, or the lease was over when
+        /// the answer came.
+        error: Option<&'a Error>,
+    }
     /// See [`Events::acquired`].
     Acquired {
         /// The time that the call waited.

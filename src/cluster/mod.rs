@@ -264,7 +264,9 @@ impl Nodes {
     fn not_reached(&self, shard: ShardId, error: RedisError) -> Error {
         let mut known = self.inner.map.known.lock();
         known.set_in_doubt(shard, None, true);
-        let address = known.place(shard).map(|place| place.address.to_string());
+        let address = known
+            .place(shard)
+            .map(|place| format!("redis at {}", place.address));
         failure(&address.unwrap_or_default(), self.limits().connect, error)
     }
 

@@ -4,7 +4,10 @@ use std::io;
 
 use redis::{ErrorKind, RedisError};
 
-use super::{Error, ErrorContext, LostReason};
+use super::{
+    Error, ErrorContext, LostReason,
+    refusals::{cleaned, code, makes_no_sense, message},
+};
 use crate::token::Token;
 
 /// The running function and its lock: the context of its errors.
@@ -53,7 +56,7 @@ impl<'a> Operation<'a> {
     }
 
     pub(crate) fn partial(self, source: RedisError) -> Error {
-        let (context, source) = (self.context(), without_arguments(source));
+        let (context, source) = (self.context(), cleaned(source));
         Error::Partial { context, source }
     }
 
@@ -79,7 +82,7 @@ impl<'a> Operation<'a> {
             (Some(TOO_FEW_REPLICAS), counts) => self.too_few_replicas(counts),
             _ => Error::Redis {
                 context: self.context(),
-                source: explained(without_arguments(source)),
+                source: cleaned(source),
             },
         }
     }
@@ -118,7 +121,7 @@ impl<'a> Operation<'a> {
 
     /// A failure of the caller's own command, which this library cannot interpret.
     pub(crate) fn told(self, source: RedisError) -> Error {
-        let (context, source) = (self.context(), without_arguments(source));
+        let (context, source) = (self.context(), cleaned(source));
         match source.kind() {
             ErrorKind::Io => self.unknown(None, source),
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Error::Reply { context, source },
@@ -131,7 +134,7 @@ impl<'a> Operation<'a> {
         Error::Unknown {
             context: self.context(),
             token: token.cloned(),
-            source: without_arguments(source),
+            source: cleaned(source),
         }
     }
 }
@@ -163,15 +166,6 @@ pub(crate) fn may_pass(error: &RedisError) -> bool {
     }
 }
 
-/// The error's code, or an empty text. Before Redis 7 a script's error has it inside its message.
-fn code(error: &RedisError) -> &str {
-    let (_, hidden) = message(error).split_once(": -").unwrap_or_default();
-    match error.code() {
-        Some("ERR") | None => hidden.split(' ').next().unwrap_or_default(),
-        Some(code) => code,
-    }
-}
-
 /// True if another attempt to connect may succeed. False after a lasting refusal, such as of a
 /// password.
 pub(crate) fn may_connect_later(error: &RedisError) -> bool {
@@ -186,11 +180,6 @@ pub(crate) fn may_connect_later(error: &RedisError) -> bool {
 pub(crate) fn unanswered_ahead(source: Option<RedisError>) -> Error {
     let reason = "the server has not answered the threads that wait ahead of this one".into();
     Error::Pool { reason, source }
-}
-
-/// No server gives this reply to this command. The reply is left out: it may be a token.
-pub(crate) fn makes_no_sense() -> RedisError {
-    RedisError::from((ErrorKind::Parse, "the answer makes no sense"))
 }
 
 /// The request was sent, and no reply came.
@@ -209,41 +198,7 @@ pub(crate) fn is_wrong_kind(error: &RedisError) -> bool {
     is_wrong_type(error) || matches!(error.code(), Some("WRONGKIND" | WRONG_MARK))
 }
 
-fn message(error: &RedisError) -> &str {
-    error.detail().unwrap_or_default()
-}
-
-/// Says what to do about a refusal that the server words for its own developers. The detail stays:
-/// [`Nodes`](crate::Nodes) reads the node's address in it.
-fn explained(error: RedisError) -> RedisError {
-    let reason = match error.code() {
-        // Only of Redis 6.2.
-        _ if message(&error).contains("after non deterministic commands") => {
-            "the server's setting lua-replicate-commands has to be yes, as it is by default"
-        }
-        Some("MOVED" | "ASK") => {
-            "this node of a Redis Cluster has not got the key, or passes it on just now: `Locks`, \
-             and `Nodes::run`, go to the one that has, by a redis+cluster:// URL (feature `cluster`)"
-        }
-        Some("CROSSSLOT") => {
-            "on a Redis Cluster the keys have to be in one slot, by a hash tag that they share \
-             with the lock"
-        }
-        _ => return error,
-    };
-    with_text(&error, reason)
-}
-
 /// The server's error with a clearer text.
 pub(crate) fn with_text(error: &RedisError, words: &'static str) -> RedisError {
     RedisError::from((error.kind(), words, message(error).to_owned()))
-}
-
-/// Removes the arguments that the server repeats when it does not know a command: one of them may
-/// be a token.
-fn without_arguments(error: RedisError) -> RedisError {
-    let Some((before, _)) = message(&error).split_once(", with args beginning with") else {
-        return error;
-    };
-    RedisError::from((error.kind(), "the server refused", before.to_owned()))
 }

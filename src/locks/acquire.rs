@@ -36,7 +36,7 @@ use super::{
 };
 use crate::{
     error::{Error, Operation, Result, unanswered_ahead},
-    event::{Acquired, AlreadyRun, Contended},
+    event::{Acquired, AlreadyRun, Contended, Retrying},
     pool::{HOPS, Limits},
     recipes::{
         hold::{Hold, LockKind},
@@ -102,7 +102,9 @@ pub(super) fn acquire(
     let clock = stacks.clock;
     let started = clock.now();
     let deadline = clock.at(started.checked_add(timeout));
-    let stack = first_stack(stacks, hold.lock_name().key(), settings, deadline)?;
+    let report =
+        |error: &Error| report_retry(operation, settings, clock.since(started), Some(error));
+    let stack = first_stack(stacks, hold.lock_name().key(), settings, deadline, report)?;
     let skew = settings.skew_on(&*stack.server);
     let (first, last) = (settings.backoff.first, settings.backoff.last);
     let wait = Wait {
@@ -128,19 +130,36 @@ pub(super) fn acquire(
     wait.until_over(timeout)
 }
 
-/// Returns the stack of a key. On a cluster, asks the nodes for its shard until the deadline.
+/// Reports an attempt that has not got the lock. `None`: somebody else holds it.
+fn report_retry(
+    operation: Operation<'_>,
+    settings: &Settings,
+    waited: Duration,
+    failure: Option<&Error>,
+) {
+    if let Some(events) = &settings.events {
+        events.tell(|it| it.retrying(&Retrying::new(operation.lock, waited, failure)));
+    }
+}
+
+/// Returns the stack of a key. On a cluster, asks the nodes for its shard until the deadline, and
+/// reports each failure before it asks again.
 fn first_stack(
     stacks: &Stacks,
     key: &str,
     settings: &Settings,
     deadline: Deadline,
+    report: impl Fn(&Error),
 ) -> Result<Arc<Stack<Lease>>> {
     let mut pauses = Backoff::between(settings.backoff.first, LONGEST_DOUBT);
     loop {
         let longest = deadline.remaining().max(stacks.limits.connect);
         let stack = stacks.of(key, Deadline::after(longest));
-        let may_pass = stack.as_ref().err().is_some_and(Error::may_pass);
-        if !may_pass || settings.is_cancelled() || !pauses.pause(deadline) {
+        let failure = stack.as_ref().err().filter(|error| error.may_pass());
+        if let Some(failure) = failure.filter(|_| !deadline.has_passed()) {
+            report(failure);
+        }
+        if failure.is_none() || settings.is_cancelled() || !pauses.pause(deadline) {
             return stack;
         }
     }
@@ -196,7 +215,7 @@ impl Wait<'_> {
             match self.ask_on_pooled(leaves_intent)? {
                 AttemptOutcome::Granted { grant, .. } => return Ok(self.lease(grant)),
                 AttemptOutcome::AlreadyRun => return Ok(None),
-                _ => {}
+                _ => self.report_retry(),
             }
         }
         loop {
@@ -309,6 +328,7 @@ impl Wait<'_> {
 
     /// Sets the time of the next attempt after this outcome.
     fn asks_again(&mut self, outcome: &AttemptOutcome, place: &Place<'_, Settings, Lease, Error>) {
+        self.report_retry();
         let now = self.stack.clock.now();
         match outcome {
             AttemptOutcome::Refused {
@@ -416,6 +436,12 @@ impl Wait<'_> {
         let lease = Lease::begin(&self.stack, self.settings, &self.hold, grant, keep);
         self.stack.server.start_telling();
         lease.map(Lease::claimed)
+    }
+
+    fn report_retry(&self) {
+        let waited = self.stack.clock.since(self.started);
+        let failure = self.attempts.failure.as_ref();
+        report_retry(self.operation, self.settings, waited, failure);
     }
 
     /// Reports the end of the wait to the hooks. [`Lock`](super::Lock) reports failures.

@@ -288,7 +288,7 @@ impl Lock {
             Found::Owner => "a reentrant lock",
             Found::ReadersOrWriter => "a read-write lock",
             Found::Permits => "a semaphore",
-            Found::Foreign => "no lock of any kind",
+            Found::Foreign => "something that is no lock",
         };
         operation.wrong_kind(format!("{what} ({found})"))
     }

@@ -21,6 +21,8 @@ use crate::{
 
 /// The pause between attempts while the server that is named as the master is not one yet.
 const NOT_YET: Duration = Duration::from_millis(20);
+/// No further attempt to reach a master begins in this last part of the time, or in a twentieth.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 /// The maximum difference between the clocks of a master and its replicas, by default.
 pub(crate) const CLOCK_SKEW: Duration = Duration::from_millis(50);
 
@@ -260,6 +262,10 @@ impl Connector {
                 .take()
                 .filter(|_| is_silence(&error))
                 .unwrap_or(error);
+            // The caller waits for as long: its time-out must not be faster than the reason.
+            if attempt.remaining() < LAST_WORDS.min(self.0.limits.connect / 20) {
+                return Err(error);
+            }
             match locator.locate(attempt) {
                 Ok(now) if !attempt.has_passed() => place = now,
                 _ => return Err(error),
@@ -357,7 +363,7 @@ impl Connector {
     pub(crate) fn server(&self) -> String {
         match &self.0.locator {
             Some(locator) => locator.whom(),
-            None => self.0.access.address().to_string(),
+            None => reasons::redis_at(self.0.access.address()),
         }
     }
 }

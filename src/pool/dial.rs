@@ -8,7 +8,7 @@ use redis::{
     RedisConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value,
 };
 
-use super::reasons::{failure, is_unknown_command, refuse_sentinel};
+use super::reasons::{failure, is_unknown_command, redis_at, refuse_sentinel};
 #[cfg(feature = "tls-rustls")]
 use super::tls::prepare_tls;
 use crate::{
@@ -82,10 +82,13 @@ pub(super) fn open(
         // No call of ours was sent yet, so a retry is safe.
         greeted = greet();
     }
-    let (connection, info, role) = greeted.map_err(|error| failure(server, limit, error))?;
+    let (connection, info, role) =
+        greeted.map_err(|error| failure(&redis_at(server), limit, error))?;
     if let Some(role) = role.filter(|role| role != "master") {
+        let role = if role == "slave" { "replica" } else { &role };
+        let server = redis_at(server);
         return Err(Error::Pool {
-            reason: format!("{server}, which is named as the master, is no master: {role}"),
+            reason: format!("{server}, which is named as the master, is a {role}"),
             source: None,
         });
     }

@@ -233,8 +233,7 @@ impl Pool {
     /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
     /// match pool.get() {
     ///     Ok(conn) => drop(conn),
-    ///     // "no connection from the pool: could not connect to 127.0.0.1:6379:
-    ///     // Connection refused (os error 111)"
+    ///     // "cannot reach redis at 127.0.0.1:6379: Connection refused (os error 111)"
     ///     Err(error) => eprintln!("{:#}", anyhow::Error::from(error)),
     /// }
     /// # Ok::<(), leasehold::Error>(())
@@ -364,7 +363,9 @@ impl Pool {
 
     fn all_are_lent(&self, wait: Duration) -> Error {
         let size = self.size();
-        let mut reason = format!("all {size} are lent, and none came back within {wait:?}");
+        let mut reason = format!(
+            "no connection: all {size} of the pool are lent, and none came back within {wait:?}"
+        );
         if Arc::strong_count(&self.inner.callers) > size {
             reason.push_str(
                 ": every one of them by `Pool::get`; whoever has one should give it back before it asks for a lock, \

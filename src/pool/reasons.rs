@@ -4,21 +4,33 @@ use std::{fmt::Display, time::Duration};
 
 use redis::{ConnectionAddr, ErrorKind, RedisError, ServerErrorKind};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refusal};
+
+/// A server by its address, as the subject of a sentence.
+pub(crate) fn redis_at(address: &ConnectionAddr) -> String {
+    match address {
+        ConnectionAddr::TcpTls { .. } => format!("redis at {address} (TLS)"),
+        _ => format!("redis at {address}"),
+    }
+}
 
 /// The system's own words for a time-out are "resource temporarily unavailable".
-pub(crate) fn failure(server: &impl ToString, limit: Duration, error: RedisError) -> Error {
-    let server = server.to_string();
+pub(crate) fn failure(server: &str, limit: Duration, error: RedisError) -> Error {
     if error.is_timeout() {
-        return no_answer(&server, limit, Some(error));
+        return no_answer(server, limit, Some(error));
     }
     let reason = match error.kind() {
-        ErrorKind::Io => format!("could not connect to {server}"),
+        ErrorKind::Io => format!("cannot reach {server}"),
         ErrorKind::Parse => format!("{server} does not answer like a Redis server"),
-        _ if error.code() == Some("NOAUTH") => format!(
-            "{server} refused the connection: it wants a password, and the URL has none (redis://:PASSWORD@{server})"
-        ),
-        _ => format!("{server} refused the connection"),
+        _ if error.code() == Some("NOAUTH") => {
+            format!(
+                "{server} wants a password (NOAUTH), and the URL has none (redis://:PASSWORD@…)"
+            )
+        }
+        _ => match refusal(&error) {
+            "refused" => format!("{server} refused the connection"),
+            refusal => format!("{server} {refusal}"),
+        },
     };
     Error::Pool {
         reason,
@@ -46,17 +58,20 @@ pub(crate) fn asked_in_vain(
     knows_none_yet: bool,
 ) -> Error {
     let words = error.detail().unwrap_or_default();
+    let words = words.split(", with args").next().unwrap_or_default();
     let (may_pass, why) = if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) {
         (false, format!("refuses the login ({words}): {login}"))
     } else if is_unknown_command(&error) || words.contains("cluster support disabled") {
         (false, format!("{other_kind} ({words})"))
     } else if error.kind() == ErrorKind::Client {
-        (false, String::from("says: it knows no master of this name"))
+        (false, String::from("knows no master of this name"))
     } else if error.is_timeout() {
         // The system's own words are "resource temporarily unavailable".
         (true, String::from("did not answer in time"))
+    } else if error.is_io_error() {
+        (true, String::from("cannot be reached"))
     } else {
-        (true, String::from("failed"))
+        (true, refusal(&error).to_owned())
     };
     let reason = format!("{wanted}: {address} {why}");
     if knows_none_yet && !may_pass {

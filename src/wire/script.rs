@@ -9,7 +9,7 @@ use redis::{
 
 use super::{exchange::words, finished::note, replicas::Replicas};
 use crate::{
-    error::{Operation, Result, makes_no_sense},
+    error::{Operation, Result, makes_no_sense, saying},
     token::FencingToken,
 };
 
@@ -198,7 +198,7 @@ impl Call {
         }
         let keys: Vec<_> = (self.keys()).map(|key| format!("`{key}`")).collect();
         let detail = format!("{refusal}; the keys are {}", keys.join(", "));
-        RedisError::from((error.kind(), "the access list is too small", detail))
+        saying(&error, &detail)
     }
 
     /// Sends the call and reads 1 as true and 0 as false.

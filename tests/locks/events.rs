@@ -315,6 +315,42 @@ fn a_wait_says_how_it_ended() {
     assert!(text.contains("refused"), "{text}");
 }
 
+/// First somebody else has the lock, then the server is gone: both are told while the call waits.
+#[test]
+fn who_waits_is_told_why_it_goes_on() {
+    #[derive(Default)]
+    struct Whys(Mutex<Vec<Option<String>>>);
+    impl Events for Whys {
+        fn retrying(&self, retrying: &Retrying<'_>) {
+            assert_eq!(retrying.lock(), "a");
+            let why = retrying.error().map(ToString::to_string);
+            self.0.lock().unwrap().push(why);
+        }
+    }
+    let mut server = Server::start().unwrap();
+    let holder = crate::plainly(&server.url());
+    let _held = holder.lock("a").acquire(LONG).unwrap();
+    let (whys, cancel) = (Arc::new(Whys::default()), Cancel::new());
+    let options = Options::new().events(whys.clone()).cancel(&cancel);
+    let locks = crate::plainly(&server.url()).with(options);
+    let has =
+        |is: fn(&Option<String>) -> bool| comes_true(|| whys.0.lock().unwrap().iter().any(is));
+    assert!(locks.lock("a").try_acquire().unwrap().is_none());
+    assert!(whys.0.lock().unwrap().is_empty(), "it does not wait");
+    thread::scope(|scope| {
+        scope.spawn(|| locks.lock("a").acquire(LONG));
+        assert!(has(Option::is_none));
+        server.kill().unwrap();
+        let unreached = |why: &Option<String>| {
+            let why = why.as_deref().unwrap_or_default();
+            why.starts_with("cannot reach redis at ")
+        };
+        let is_told = has(unreached);
+        cancel.cancel();
+        assert!(is_told, "{:?}", whys.0);
+    });
+}
+
 /// Renewals count in the row of failures, and one that gets through ends it.
 #[test]
 fn failed_renewals_are_numbered() {

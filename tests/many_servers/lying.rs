@@ -413,7 +413,7 @@ fn a_server_that_is_no_master_gets_no_connection() {
         let asked = Instant::now();
         let refused = text(pool.get().unwrap_err());
         assert!(asked.elapsed() < 600 * MS + SLACK);
-        refused.contains("is no master: slave")
+        refused.contains("is a replica")
     }));
     // It becomes one while somebody waits.
     let locks = Locks::new(&pool).unwrap();
@@ -430,7 +430,7 @@ fn a_server_that_is_no_master_gets_no_connection() {
 #[test]
 fn what_a_sentinel_cannot_have_meant_is_said_and_nobody_is_connected_to() {
     for (answer, why) in [
-        ("*-1\r\n", "it knows no master of this name"),
+        ("*-1\r\n", "knows no master of this name"),
         ("-ERR No such master with that name\r\n", "No such master"),
         (
             "-NOAUTH Authentication required.\r\n",

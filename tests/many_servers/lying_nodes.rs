@@ -276,7 +276,7 @@ fn a_node_that_is_no_master_gets_no_connection() {
     said.now(|words| (words.slots, words.role) = (all_at(node.port()), "slave"));
     let nodes = patient_builder().connect(&url_of(&[node.port()])).unwrap();
     let refused = text(refused(&nodes));
-    assert!(refused.contains("is no master: slave"), "{refused}");
+    assert!(refused.contains("is a replica"), "{refused}");
     assert_eq!(attempts(&node), 0);
     said.now(|words| words.role = "master");
     assert!(comes_true(|| matches!(acquire(&nodes), Ok(true))));
@@ -296,7 +296,7 @@ fn what_a_node_said_is_told_though_the_last_try_is_too_late() {
     said.now(|words| (words.slots, words.role) = (all_at(node.port()), "slave"));
     let nodes = patient_builder().connect(&url_of(&[node.port()])).unwrap();
     let refused = text(refused(&nodes));
-    assert!(refused.contains("is no master: slave"), "{refused}");
+    assert!(refused.contains("is a replica"), "{refused}");
 }
 
 /// They take their parts once.

@@ -132,7 +132,7 @@ fn when_all_are_lent_it_says_so_in_time() {
     assert!(asked.elapsed() < LIMIT);
     assert_eq!(
         error.to_string(),
-        "no connection from the pool: all 2 are lent, and none came back within 2s: every one of them by `Pool::get`; \
+        "no connection: all 2 of the pool are lent, and none came back within 2s: every one of them by `Pool::get`; \
          whoever has one should give it back before it asks for a lock, or the pool has to be larger"
     );
 }

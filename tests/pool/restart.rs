@@ -38,9 +38,7 @@ fn a_server_that_is_down_is_said_at_once_and_taken_when_it_is_back() {
     let message = message(pool.get().unwrap_err());
     assert!(asked.elapsed() < LIMIT);
     let port = server.port();
-    let why = format!(
-        "no connection from the pool: could not connect to 127.0.0.1:{port}: Connection refused"
-    );
+    let why = format!("cannot reach redis at 127.0.0.1:{port}: Connection refused");
     assert!(message.starts_with(&why), "{message}");
     assert_eq!(message.matches("refused").count(), 1, "{message}");
 

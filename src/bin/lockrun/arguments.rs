@@ -11,6 +11,7 @@ use crate::{
     outcome::not_written,
     text::say,
     tls::TlsFiles,
+    words::server_of,
 };
 
 /// The exit code for invalid arguments.
@@ -310,6 +311,11 @@ impl Arguments {
             None => locks.lock(name),
             Some(permits) => locks.semaphore(name, permits),
         }
+    }
+
+    /// The server, for people.
+    pub(crate) fn server(&self) -> String {
+        server_of(&self.url)
     }
 
     /// The only name. `None`: there are several.

@@ -21,8 +21,10 @@ use crate::{
     loss::{Lost, Why},
     outcome::Conclusion,
     processes,
+    repeats::Repeats,
     signals::SignalMask,
-    text::{say, whole},
+    text::{rounded, say},
+    words::reason,
 };
 
 const KILL: Option<i32> = Some(Signal::SIGKILL as i32);
@@ -128,6 +130,8 @@ pub(crate) struct Job<'a> {
     was_interrupted: bool,
     was_held: bool,
     stop_is_reported: bool,
+    /// The renewals that fail.
+    outage: Repeats,
     next_pause: Duration,
 }
 
@@ -162,6 +166,7 @@ impl<'a> Job<'a> {
             was_interrupted: false,
             was_held: false,
             stop_is_reported: false,
+            outage: Repeats::default(),
             next_pause: FIRST_PAUSE,
         }
     }
@@ -174,10 +179,8 @@ impl<'a> Job<'a> {
             let pause = self.pause();
             match self.events.recv_timeout(pause) {
                 Ok(Event::Signal(number)) => self.pass_on(number),
-                Ok(Event::Renewed) => self.update_guardian(),
-                Ok(Event::NotRenewed(why)) => {
-                    self.arguments.tell(|| format!("cannot renew: {why}"));
-                }
+                Ok(Event::Renewed) => self.was_renewed(),
+                Ok(Event::NotRenewed(lock, why)) => self.was_not_renewed(&lock, &why),
                 Ok(Event::Child) => {
                     self.guard.reap_orphans(&self.command);
                     self.report_stop();
@@ -204,7 +207,7 @@ impl<'a> Job<'a> {
         let failed = self.held.all().find(is_lost).unwrap_or(weakest);
         Ended {
             status,
-            failure: failed.failure().map(|error| whole(&error)),
+            failure: (failed.failure()).map(|error| reason(&self.arguments.server(), &error)),
             lost,
             was_interrupted: self.was_interrupted,
             was_held: self.was_held,
@@ -332,6 +335,27 @@ impl<'a> Job<'a> {
         if self.status.is_none() {
             self.guard.send_after(&self.command, signal);
         }
+    }
+
+    fn was_not_renewed(&mut self, lock: &str, why: &str) {
+        if !matches!(self.ending, Ending::NotYet) || !self.outage.is_due(why, Instant::now()) {
+            return;
+        }
+        let needed = self.arguments.grace() + self.arguments.margin();
+        let left = rounded(self.held.remaining().saturating_sub(needed));
+        let subject = self.arguments.subject_of(lock);
+        self.arguments
+            .tell(|| format!("cannot renew {subject}: {why}; trying again for another {left}"));
+    }
+
+    fn was_renewed(&mut self) {
+        // Of several, the others may still fail.
+        if self.held.all().all(|lease| lease.failure().is_none()) && self.outage.end() {
+            let subject = self.arguments.subject();
+            self.arguments
+                .tell(|| format!("{subject} is renewed again"));
+        }
+        self.update_guardian();
     }
 
     fn update_guardian(&mut self) {

@@ -7,7 +7,8 @@
 //! watches the command; `Job::check_lease` decides when to end it so that it ends before the lease.
 //! `guard` owns the command's process group. The `guardian`, a second process, kills that group if
 //! lockrun cannot. `processes` finds dead processes in `/proc`. `outcome` has the exit codes,
-//! `operator` the two operations on a lock without a command, `probe` that on none, `tls` its files.
+//! `words` the sentences about errors, `operator` the two operations on a lock without a command,
+//! `probe` that on none, `tls` its files.
 
 #[cfg(unix)]
 mod arguments;
@@ -38,6 +39,8 @@ mod probe;
 #[cfg(unix)]
 mod processes;
 #[cfg(unix)]
+mod repeats;
+#[cfg(unix)]
 mod run;
 #[cfg(unix)]
 mod signals;
@@ -45,6 +48,8 @@ mod signals;
 mod text;
 #[cfg(unix)]
 mod tls;
+#[cfg(unix)]
+mod words;
 
 #[cfg(unix)]
 fn main() -> std::process::ExitCode {

@@ -7,9 +7,10 @@ use leasehold::{Error, Holder, Inspection, Lock, Result};
 use serde_json::{Value, json};
 
 use crate::{
-    arguments::Arguments,
+    arguments::{Action, Arguments},
     outcome::{Told, code_of, failure_in_json},
-    text::{held_by, holder_in_json, last_run, last_run_in_json, rounded, whole},
+    text::{held_by, holder_in_json, last_run, last_run_in_json, rounded},
+    words::failed,
 };
 
 pub(crate) fn status(arguments: &Arguments) -> (u8, Told) {
@@ -71,10 +72,11 @@ fn answer<T>(
             Ok(found) => out.push(text(name, &found)),
             Err(error) => {
                 code = if code == 0 { code_of(&error) } else { code };
+                let message = failure(arguments, name, &error);
                 if arguments.json {
-                    out.push(failure_in_json(name, &error).to_string());
+                    out.push(failure_in_json(name, &error, &message).to_string());
                 } else {
-                    err.push(failure(arguments, name, &error));
+                    err.push(format!("lockrun: {message}"));
                 }
             }
         }
@@ -88,13 +90,13 @@ fn answer<T>(
     (code, Told { out, err })
 }
 
-/// Of several locks it names the one that failed.
+/// Names the lock: of several, the one that failed.
 fn failure(arguments: &Arguments, name: &str, error: &Error) -> String {
-    let error = whole(error);
-    match arguments.only_name() {
-        Some(_) => format!("lockrun: {error}"),
-        None => format!("lockrun: `{name}`: {error}"),
-    }
+    let what = match arguments.action() {
+        Action::ForceRelease => format!("cannot release `{name}`"),
+        _ => format!("cannot look at `{name}`"),
+    };
+    failed(arguments, &what, error)
 }
 
 fn in_words(arguments: &Arguments, name: &str, inspection: &Inspection) -> String {

@@ -14,7 +14,8 @@ use crate::{
     arguments::{Arguments, USAGE},
     busy::Busy,
     loss::Loss,
-    text::{holder_in_json, last_run, last_run_in_json, millis, say, whole},
+    text::{holder_in_json, last_run, last_run_in_json, millis, say},
+    words::{not_acquired, of_system},
 };
 
 const UNREACHABLE: u8 = 69;
@@ -87,8 +88,8 @@ impl Told {
 }
 
 /// A failed operation without a command, as JSON.
-pub(crate) fn failure_in_json(name: &str, error: &Error) -> Value {
-    let (code, message) = (code_of(error), whole(error));
+pub(crate) fn failure_in_json(name: &str, error: &Error, message: &str) -> Value {
+    let code = code_of(error);
     let outcome = word_of(code);
     json!({ "name": name, "outcome": outcome, "exit_code": code, "message": message })
 }
@@ -201,11 +202,18 @@ impl Report {
             }
             Conclusion::NotRun(error) => {
                 let command = arguments.command.first().cloned().unwrap_or_default();
-                Some(format!("{}: {}", command.display(), whole(error)))
+                Some(format!(
+                    "cannot run {}: {}",
+                    command.display(),
+                    of_system(error)
+                ))
             }
             Conclusion::Busy(busy) => Some(format!("`{}` {busy}", busy.name)),
-            Conclusion::Failed(error) => Some(whole(error)),
-            Conclusion::System(error) => Some(whole(error)),
+            Conclusion::Failed(error) => Some(not_acquired(arguments, error)),
+            Conclusion::System(error) => {
+                let why = of_system(error);
+                Some(format!("the system refuses what lockrun needs: {why}"))
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     arguments::Arguments,
     outcome::{Told, code_of},
-    text::whole,
+    words::failed,
 };
 
 /// The exit code if locks do not work on this server.
@@ -21,14 +21,14 @@ pub(crate) fn probe(arguments: &Arguments) -> (u8, Told) {
     };
     let mut told = Told::default();
     match &probe {
-        _ if arguments.json => told.out = in_json(&probe, code).to_string(),
+        _ if arguments.json => told.out = in_json(arguments, &probe, code).to_string(),
         Ok(probe) => told.out = probe.to_string(),
-        Err(error) => told.err = format!("lockrun: {}", whole(error)),
+        Err(error) => told.err = format!("lockrun: {}", failed(arguments, "cannot probe", error)),
     }
     (code, told)
 }
 
-fn in_json(probe: &Result<Probe, Error>, code: u8) -> Value {
+fn in_json(arguments: &Arguments, probe: &Result<Probe, Error>, code: u8) -> Value {
     let finding = |finding: &Finding| {
         json!({
             "topic": finding.topic,
@@ -39,7 +39,7 @@ fn in_json(probe: &Result<Probe, Error>, code: u8) -> Value {
     };
     let (findings, message) = match probe {
         Ok(probe) => (probe.findings().iter().map(finding).collect(), None),
-        Err(error) => (Vec::new(), Some(whole(error))),
+        Err(error) => (Vec::new(), Some(failed(arguments, "cannot probe", error))),
     };
     json!({
         "locks_work": code == 0,

@@ -24,7 +24,8 @@ use crate::{
     loss::{Loss, Lost, Why},
     outcome::{Conclusion, Report},
     signals::{self, SignalMask},
-    text::whole,
+    text::rounded,
+    words::reason,
 };
 
 /// Why a successful run is not marked as done.
@@ -56,11 +57,17 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Conclusion, Conc
     let options = arguments
         .options()
         .cancel(&cancel)
-        .events(Arc::new(Hooks(sender)));
+        .events(Arc::new(Hooks::new(arguments, sender)));
     let locks = arguments.locks().map_err(Conclusion::Failed)?.with(options);
 
     let asked = Instant::now();
-    arguments.tell(|| format!("waiting for {}", arguments.subject()));
+    arguments.tell(|| {
+        let (subject, server) = (arguments.subject(), arguments.server());
+        match arguments.wait {
+            Duration::ZERO => format!("asking {server} for {subject}"),
+            wait => format!("asking {server} for {subject}, for up to {}", rounded(wait)),
+        }
+    });
     let under = |held: &Held<'_>| {
         let acquired = Instant::now();
         report.waited = acquired - asked;
@@ -233,7 +240,7 @@ fn concluded(
             let first = arguments.first_of(&context.lock);
             (Some(Lost::new(first, Why::of(reason))), None)
         }
-        Err(error) => (None, Some(whole(&error))),
+        Err(error) => (None, Some(reason(&arguments.server(), &error))),
     };
     let was_ended = ended.lost.is_some();
     if let Some(lost) = ended.lost.or(lost) {

@@ -1,6 +1,6 @@
-//! Formats times, errors and holders for people and for scripts.
+//! Formats times and holders for people and for scripts.
 
-use std::{error, io::Write, time::Duration};
+use std::{io::Write, time::Duration};
 
 use humantime::{format_duration, format_rfc3339_seconds};
 use leasehold::{FencingToken, Holder, LastRun, Owner};
@@ -9,14 +9,6 @@ use serde_json::{Value, json};
 /// Prints a line. A failure is ignored: a closed pipe is no reason to end the command.
 pub(crate) fn say(out: &mut dyn Write, text: &str) {
     let _ = writeln!(out, "{text}");
-}
-
-/// An error with all its causes, in one line, without the mention of a pool.
-pub(crate) fn whole(error: &(dyn error::Error + 'static)) -> String {
-    let causes: Vec<_> = anyhow::Chain::new(error).map(ToString::to_string).collect();
-    let text = printable(&causes.join(": "));
-    text.trim_start_matches("no connection from the pool: ")
-        .into()
 }
 
 /// Replaces control characters, so that a text from a server or a holder cannot control the

@@ -12,6 +12,7 @@ mod operator;
 mod outage;
 mod permits;
 mod probe;
+mod schedules;
 mod several;
 mod tool;
 mod turns;

@@ -291,7 +291,7 @@ fn a_semaphore_and_a_lock_of_one_name_refuse_each_other() {
         };
         let mut lock = Tool::holding(&server, "");
         lock.hear("in");
-        refused("--permits 1 --wait 20s", "a mutex");
+        refused("--permits 1 --wait 20s", "a lock without permits");
         let seen = ask(&server, "--permits 1 --status").out;
         assert!(
             seen.starts_with("a: held, by a lock that is no semaphore\n"),

@@ -276,7 +276,7 @@ fn what_makes_no_sense_is_refused() {
     });
     let places = [
         ("--url nonsense", "URL"),
-        ("--url redis://127.0.0.1:1/", "could not connect"),
+        ("--url redis://127.0.0.1:1/", "cannot reach redis"),
         ("--json /no/such/folder/a.json", "/no/such/folder"),
         ("--chart /", "cannot write /"),
     ];

@@ -1,0 +1,44 @@
+//! Progress reports that do not flood: what is said again and again is said at growing intervals.
+
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
+
+const FIRST_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What was reported of one thing that goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Repeats {
+    /// Without digits: times and ports differ.
+    said: HashSet<String>,
+    /// The next moment to repeat something, and the interval before it.
+    again: Option<(Instant, Duration)>,
+}
+
+impl Repeats {
+    /// True if this has to be reported: it is new, or the interval is over.
+    pub(crate) fn is_due(&mut self, text: &str, now: Instant) -> bool {
+        let is_new = self
+            .said
+            .insert(text.replace(|it: char| it.is_ascii_digit(), ""));
+        match self.again {
+            Some((again, interval)) if again <= now => {
+                let next = interval.saturating_mul(2);
+                self.again = Some((now + next, next));
+                true
+            }
+            Some(_) => is_new,
+            None => {
+                self.again = Some((now + FIRST_INTERVAL, FIRST_INTERVAL));
+                true
+            }
+        }
+    }
+
+    /// It is over. True if something was reported of it.
+    pub(crate) fn end(&mut self) -> bool {
+        self.said.clear();
+        self.again.take().is_some()
+    }
+}

@@ -1,0 +1,159 @@
+//! Errors in words for operators: of Redis, its address and the lock, never of the library.
+
+use std::time::Duration;
+
+use leasehold::{
+    Error,
+    redis::{ErrorKind, IntoConnectionInfo, RedisError},
+};
+
+use crate::{
+    arguments::Arguments,
+    text::{printable, rounded},
+};
+
+/// A lock without permits, in the library's words.
+const MUTEX: &str = "a mutex, or another lock by `SET NX`";
+
+/// The server that a URL leads to, without the password.
+pub(crate) fn server_of(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    if scheme.contains("+cluster") {
+        return "the cluster".into();
+    }
+    if scheme.contains("+sentinel") {
+        let path = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+        let master = path.split(['/', '?']).nth(1).unwrap_or_default();
+        return printable(&format!("the master `{master}`"));
+    }
+    let address = url.into_connection_info().map(|it| it.addr().to_string());
+    address.map_or("redis".into(), |it| format!("redis at {it}"))
+}
+
+/// The error of an acquire, of which nothing is left to do.
+pub(crate) fn not_acquired(arguments: &Arguments, error: &Error) -> String {
+    let lock = error
+        .context()
+        .map(|context| arguments.first_of(&context.lock));
+    let subject = lock.map_or_else(|| arguments.subject(), |it| arguments.subject_of(&it));
+    let within = match arguments.wait {
+        Duration::ZERO => String::new(),
+        wait => format!(" within {}", rounded(wait)),
+    };
+    let lease = rounded(arguments.lease);
+    let left = match error {
+        Error::Unknown { .. } => format!("; if redis has locked it, it is free in {lease}"),
+        Error::WrongKind { found, .. } if arguments.permits.is_none() && is_semaphore(found) => {
+            "; give --permits as the others do".into()
+        }
+        Error::WrongKind { .. } if arguments.permits.is_some() => {
+            "; a name is used with --permits everywhere, or nowhere".into()
+        }
+        _ => String::new(),
+    };
+    let what = match arguments.permits {
+        None => format!("cannot lock {subject}{within}"),
+        Some(_) => format!("cannot get {subject}{within}"),
+    };
+    failed(arguments, &what, error) + &left + "; the command has not run"
+}
+
+fn is_semaphore(found: &str) -> bool {
+    found.starts_with("a semaphore")
+}
+
+/// "what: why", or for a wrong argument what it has to be.
+pub(crate) fn failed(arguments: &Arguments, what: &str, error: &Error) -> String {
+    match error {
+        Error::Invalid { argument, reason } => match flag(argument) {
+            Some(flag) => format!("{flag}: {reason}"),
+            None => format!("{what}: {argument}: {reason}"),
+        },
+        error => format!("{what}: {}", reason(&arguments.server(), error)),
+    }
+}
+
+/// The flag behind an argument of the library.
+fn flag(argument: &'static str) -> Option<&'static str> {
+    match argument {
+        flag if flag.starts_with("--") => Some(flag),
+        "url" | "nodes" | "sentinels" | "master" => Some("--url, or LEASEHOLD_URL"),
+        "lock name" | "locks" => Some("--name"),
+        "period" => Some("--once-per"),
+        "permits" => Some("--permits"),
+        "lease" => Some("--lease"),
+        _ => None,
+    }
+}
+
+/// Why it failed, on this server, as a sentence.
+pub(crate) fn reason(server: &str, error: &Error) -> String {
+    let text = match error {
+        Error::Pool { reason, source } => with_cause(reason, source.as_ref()),
+        Error::Redis { source, .. } if source.is_io_error() => {
+            with_cause(&format!("cannot reach {server}"), Some(source))
+        }
+        Error::Redis { source, .. } => {
+            let text = without_context(error).replace("it did not happen: ", "");
+            let refused = text.strip_prefix("redis").unwrap_or(&text);
+            with_cause(&format!("{server}{refused}"), Some(source))
+        }
+        Error::Unknown { source, .. } => {
+            with_cause(&format!("no answer from {server}"), Some(source))
+        }
+        Error::TooOld { .. } => error.to_string().replace("the server", server),
+        Error::Thread { source } => format!("cannot start a thread: {}", of_system(source)),
+        // `SET NX` is a word of programmers.
+        Error::WrongKind { .. } => without_context(error).replace(MUTEX, "a lock without permits"),
+        error => without_context(error),
+    };
+    printable(&text)
+}
+
+/// An error of the operating system, without its number.
+pub(crate) fn of_system(error: &impl ToString) -> String {
+    let text = printable(&error.to_string());
+    let words = text.split(" (os error").next().unwrap_or_default();
+    if ["unexpected end of file", "broken pipe"].contains(&words) {
+        return "the connection was closed".into();
+    }
+    let mut signs = words.chars();
+    let first = signs.next().map(|sign| sign.to_ascii_lowercase());
+    first.into_iter().chain(signs).collect()
+}
+
+/// Leaves out the function of the library and the lock.
+fn without_context(error: &Error) -> String {
+    let text = error.to_string();
+    let Some(context) = error.context() else {
+        return text;
+    };
+    let before = format!("{} on `{}`: ", context.operation, context.lock);
+    text.strip_prefix(&before).unwrap_or(&text).to_owned()
+}
+
+/// Adds the server's or the system's words, unless the text says it all.
+fn with_cause(text: &str, source: Option<&RedisError>) -> String {
+    match source.filter(|it| !says_it_all(text, it)) {
+        Some(error) => format!("{text}: {}", cause(error)),
+        None => text.into(),
+    }
+}
+
+fn says_it_all(text: &str, error: &RedisError) -> bool {
+    let code = error.code().unwrap_or_default();
+    // The parser says at which byte it stopped.
+    error.kind() == ErrorKind::Parse
+        || error.is_timeout() && text.starts_with("no answer")
+        || [code, "maxclients"]
+            .iter()
+            .any(|it| text.contains(&format!("({it})")))
+}
+
+fn cause(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some("ERR") | None, Some(words)) => words.into(),
+        (Some(code), Some(words)) => format!("{words} ({code})"),
+        _ => of_system(error),
+    }
+}

@@ -1,0 +1,151 @@
+//! The server's refusals: their codes, and their meaning in words.
+
+use std::io;
+
+use redis::{ErrorKind, RedisError, Value};
+
+const ACCESS_LIST: &str = "refuses it by its access list";
+
+/// The error's code, or an empty text. Before Redis 7 a script's error has it inside its message.
+pub(super) fn code(error: &RedisError) -> &str {
+    let (_, hidden) = message(error).split_once(": -").unwrap_or_default();
+    match error.code() {
+        Some("ERR") | None => hidden.split(' ').next().unwrap_or_default(),
+        Some(code) => code,
+    }
+}
+
+/// The server's text after the code.
+pub(super) fn message(error: &RedisError) -> &str {
+    error.detail().unwrap_or_default()
+}
+
+/// The end of a sentence that begins with the server's name.
+///
+/// It has the code in brackets if it says all that the server has said.
+pub(crate) fn refusal(error: &RedisError) -> &'static str {
+    let message = message(error);
+    match code(error) {
+        "LOADING" => "is still loading its data (LOADING)",
+        "BUSY" => "is busy with a script (BUSY)",
+        "OOM" => "has reached its maxmemory (OOM)",
+        "MISCONF" => "cannot save its data to disk, and takes no writes: see its log (MISCONF)",
+        "READONLY" => "is a replica, which takes no writes (READONLY)",
+        "MASTERDOWN" => "is a replica without a link to its master (MASTERDOWN)",
+        "NOREPLICAS" => "has fewer replicas than its min-replicas-to-write (NOREPLICAS)",
+        "CLUSTERDOWN" => {
+            "does not serve this key: its cluster is down, or incomplete (CLUSTERDOWN)"
+        }
+        "TRYAGAIN" => "is moving this key to another node of the cluster (TRYAGAIN)",
+        "MOVED" => {
+            "has not got this key, another node of the cluster has: a redis+cluster:// URL leads to \
+             it (MOVED)"
+        }
+        "ASK" => {
+            "is moving this key to another node of the cluster: a redis+cluster:// URL leads to it \
+             (ASK)"
+        }
+        "CROSSSLOT" => "needs all keys of a call in one slot, by a common hash tag (CROSSSLOT)",
+        "NOAUTH" => "wants a password (NOAUTH)",
+        "WRONGPASS" => "refuses the user or the password (WRONGPASS)",
+        "NOPERM" => ACCESS_LIST,
+        _ if message.contains("can't run this command") => ACCESS_LIST,
+        // Only of Redis 6.2.
+        _ if message.contains("after non deterministic commands") => {
+            "needs its setting lua-replicate-commands to be yes, as it is by default"
+        }
+        _ if message.starts_with("unknown command") => "has no such command",
+        _ if message.contains("max number of clients") => "accepts no more clients (maxclients)",
+        _ => "refused",
+    }
+}
+
+/// The error without what says nothing to people, or is secret.
+///
+/// The server repeats the arguments of a command that it does not know: one of them may be a token.
+/// It names a script that failed by its hash. The system calls a time-out an unavailable resource.
+pub(super) fn cleaned(error: RedisError) -> RedisError {
+    if error.is_timeout() {
+        return io::Error::new(io::ErrorKind::TimedOut, "no answer in time").into();
+    }
+    let message = message(&error);
+    if let Some((command, _)) = message.split_once(", with args beginning with") {
+        return saying(&error, command);
+    }
+    match (message.split_once(" script: "), message.rsplit_once(": -")) {
+        (Some((text, script)), _) if script.contains("@user_script") => saying(&error, text),
+        // Before Redis 7.
+        (_, Some((script, text))) if script.starts_with("Error running script") => answer(text),
+        _ => error,
+    }
+}
+
+/// The same refusal with another text.
+pub(crate) fn saying(error: &RedisError, text: &str) -> RedisError {
+    answer(&format!("{} {text}", error.code().unwrap_or("ERR")))
+}
+
+/// The error of this reply of a server.
+fn answer(line: &str) -> RedisError {
+    let line = format!("-{}\r\n", line.replace(['\r', '\n'], " "));
+    let reply = redis::parse_redis_value(line.as_bytes()).and_then(Value::extract_error);
+    reply.err().unwrap_or_else(makes_no_sense)
+}
+
+/// No server gives this reply to this command. The reply is left out: it may be a token.
+pub(crate) fn makes_no_sense() -> RedisError {
+    RedisError::from((ErrorKind::Parse, "the answer makes no sense"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HASH: &str = "a71017147c3f1f46611ab15d6cee6ae0be4f1ebe";
+
+    #[test]
+    fn a_cleaned_refusal_names_no_script_and_no_argument() {
+        for (line, text) in [
+            (
+                format!("OOM command not allowed. script: {HASH}, on @user_script:27."),
+                r#""OOM": command not allowed."#,
+            ),
+            (
+                format!("READONLY no writes. script: {HASH}, on @user_script:27."),
+                "ReadOnly: no writes.",
+            ),
+            (
+                format!(
+                    "ERR Error running script (call to f_{HASH}): @user_script:20: \
+                     @user_script: 20: -OOM command not allowed"
+                ),
+                r#""OOM": command not allowed"#,
+            ),
+            (
+                "ERR unknown command 'EVALSHA', with args beginning with: 's3cret' ".to_owned(),
+                "ResponseError: unknown command 'EVALSHA'",
+            ),
+            ("NOPERM no permissions".to_owned(), "NoPerm: no permissions"),
+        ] {
+            assert_eq!(cleaned(answer(&line)).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_said_in_words() {
+        for (line, words) in [
+            ("LOADING x", "is still loading its data (LOADING)"),
+            (
+                "ERR Error running script: -OOM x",
+                "has reached its maxmemory (OOM)",
+            ),
+            (
+                "ERR max number of clients reached",
+                "accepts no more clients (maxclients)",
+            ),
+            ("ERR x", "refused"),
+        ] {
+            assert_eq!(refusal(&answer(line)), words);
+        }
+    }
+}
