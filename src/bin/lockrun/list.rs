@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use crate::{
     arguments::Arguments,
     outcome::{Told, code_of},
-    text::{held_by, holder_in_json, printable, rounded, whole},
+    text::{held_by, holder_in_json, printable, rounded},
+    words::failed,
 };
 
 const HEADS: [&str; 5] = ["NAME", "KIND", "HELD BY", "SINCE", "ENDS"];
@@ -19,7 +20,10 @@ pub(crate) fn list(arguments: &Arguments) -> (u8, Told) {
     match held(arguments) {
         Ok(held) => (0, told(arguments, &held)),
         Err(error) => {
-            let err = format!("lockrun: {}", whole(&error));
+            let err = format!(
+                "lockrun: {}",
+                failed(arguments, "cannot list the locks", &error)
+            );
             let out = String::new();
             (code_of(&error), Told { out, err })
         }
