@@ -1,79 +1,59 @@
-//! Blocking Redis locks after *Redis in Action*: the book's functions, made correct, on a pooled
-//! connection.
-//!
-//! A Redis lock is a **lease**: it ends at a fixed time, whatever its holder believes.
-//! `docs/guarantees.md` in the repository lists the guarantees of each lock, their assumptions, and
-//! the failures that break them.
-//!
-//! # A job that must not run twice
+//! Redis locks for programs with threads: of all hosts that start a job, one at a time runs it.
+//! Every call blocks; there is no async runtime.
 //!
 //! ```no_run
-#![doc = include_str!("../examples/quick_start.rs")]
+//! use std::time::Duration;
+//! use leasehold::Locks;
+//!
+//! let locks = Locks::connect("redis://127.0.0.1/")?;
+//! let lease = locks.lock("report:daily").acquire(Duration::from_secs(5))?;
+//! for chapter in 1..=3 {
+//!     lease.check()?; // an error if the lock was lost: stop, somebody else may have it
+//!     println!("writing chapter {chapter}; nobody else can meanwhile, however long it takes");
+//! }
+//! lease.release()?;
+//! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
-//! # Contents
+//! The lease renews itself while it is held, and ends 10 s after its process dies. A process that
+//! was halted for longer still believes that it holds the lock: write with [`Lease::commit`] or
+//! [`Lease::transaction`], or let the resource check the [`FencingToken`]. The page
+//! `docs/guarantees.md` of the repository has each promise and what breaks it.
 //!
-//! Locks:
+//! # A job
 //!
-//! - Keep a job from running twice: [`Locks`]. Acquire a [`Lock`], hold a [`Lease`].
-//! - Run a job once a night, on any one of several hosts: [`Lock::run_once`], [`Lock::last_run`].
-//! - Run a closure under a lock that renews itself: [`Lock::run`].
-//! - Acquire a lock again that you already hold: [`Locks::reentrant`].
-//! - Let in many readers or one writer: [`Locks::read`], [`Locks::write`].
-//! - Let in at most N holders: [`Locks::semaphore`].
-//! - Acquire several locks, all or none: [`Locks::all_of`], [`LockSet`].
-//! - Detect that a lock is lost: [`Lease::check`], [`LostSignal`].
-//! - Change the lease, the renewal and other settings: [`Options`].
-//! - Cancel a wait, at Ctrl-C or from another thread: [`Cancel`].
-//! - Pass a lock that you hold to another process: [`Lease::detach`].
-//! - See who holds a lock, and take it away: [`Lock::inspect`], [`Lock::force_release`]. See which
-//!   locks are held: [`Locks::held`].
-//! - Get a connection that times out and comes back clean: [`Pool`]; on a Redis Cluster `Nodes`,
-//!   with the feature `cluster`.
-//! - Find out what went wrong, and what to do about it: [`Error`].
-//! - See what a server offers for locks, when a program starts: [`Locks::probe`].
-//! - Count or log events: [`Events`]. The example `tracing_events` sends them to `tracing`.
-//! - Run a command under a lock: the program `lockrun`, see `docs/lockrun.md`.
-//! - Test code that takes locks, without a server: the feature `testing`, whose stand-in provides
-//!   [`Locks`].
+//! | you want to | take |
+//! |---|---|
+//! | keep a job from running twice at a time | [`Locks`], [`Lock`], [`Lease`]; [`Lock::run`] for a closure |
+//! | run it once a night, on any one of several hosts | [`Lock::run_once`], [`Lock::last_run`] |
+//! | let in at most N holders | [`Locks::semaphore`] |
+//! | acquire several locks, all or none | [`Locks::all_of`], [`LockSet`] |
+//! | let in many readers or one writer | [`Locks::read`], [`Locks::write`] |
+//! | acquire a lock again that you hold | [`Locks::reentrant`] |
+//! | write only while the lock is yours | [`Lease::commit`], [`Lease::commit_and_release`] |
+//! | read, decide and write | [`Lease::transaction`] |
+//! | repeat a write without a reply, and not double it | [`Lease::commit_once`] |
+//! | know that a lock is lost | [`Lease::check`], [`LostSignal`] |
+//! | call off a wait, at Ctrl-C or from another thread | [`Cancel`] |
+//! | set the lease, the prefix, replicas, hooks | [`Options`] |
+//! | pass a lock to another process | [`Lease::detach`] |
+//! | test it without a server | the feature `testing` |
 //!
-//! Writes:
+//! # The book
 //!
-//! - Write only while the lock is still yours: [`Lease::commit`], [`Lease::commit_and_release`].
-//! - Read, decide and write while the lock is yours: [`Lease::transaction`].
-//! - Repeat a write that got no reply, without doubling it: [`Lease::commit_once`].
-//! - Have the resource refuse a holder that is late: [`FencingToken`], from a lease or a grant.
+//! | you want | take |
+//! |---|---|
+//! | the book's lock | [`acquire_lock_with_timeout`], [`release_lock`]; [`acquire_lock`] has no end |
+//! | its semaphores | [`acquire_semaphore`], [`acquire_fair_semaphore`] and those beside them |
+//! | its market, beside its Python or Java programs | [`purchase_item_with_market_lock`] with a [`MarketLock`] |
+//! | a market of your own | [`purchase_item_with_lock`]; [`market`] has the alternatives |
+//! | more in its style, on one connection | [`with_lock`], [`with_locks`], [`transaction_with_lock`], [`commit_while_held`] |
+//! | other kinds of lock as plain functions | [`recipes`] |
+//! | to renew what they acquired | [`Watchdog`] |
 //!
-//! Plain functions:
-//!
-//! - The book's lock: [`acquire_lock_with_timeout`], [`release_lock`]. [`acquire_lock`] is its
-//!   first version, whose lock has no TTL.
-//! - The book's semaphores, at most N at once: [`acquire_semaphore`], [`release_semaphore`];
-//!   [`acquire_fair_semaphore`], [`acquire_semaphore_with_lock`], [`refresh_fair_semaphore`],
-//!   [`release_fair_semaphore`].
-//! - In the book's style: [`with_lock`], [`with_locks`], [`commit_while_held`],
-//!   [`transaction_while_held`]; [`transaction_with_lock`] takes a lock of its own.
-//! - Take a lock with one script or one `SET`, for a duration or until a moment:
-//!   [`recipes::mutex`], [`End::At`](recipes::mutex::End::At).
-//! - The other kinds of lock: [`recipes::reentrant`], [`recipes::read_write`],
-//!   [`recipes::semaphore`].
-//! - Renew a lock that a plain function has acquired: [`Watchdog`].
-//! - The book's market, beside its Python or Java programs: [`list_item_with_market_lock`],
-//!   [`purchase_item_with_market_lock`], with their [`MarketLock`].
-//! - A market of your own: [`list_item_with_lock`], [`purchase_item_with_lock`]; the alternatives
-//!   are in [`market`].
-//!
-//! To read:
-//!
-//! - Why locks are hard, in eleven lessons: `docs/course.md`.
-//! - How a lock works on the server: [`recipes`], `docs/recipes.md`, the scripts in `src/recipes/`.
-//! - The terms: `docs/glossary.md`.
-//!
-//! # Connections
-//!
-//! The functions take a `&mut redis::Connection`: a connection from [`Pool::get`], from your own
+//! The functions take a `&mut redis::Connection`: one of [`Pool::get`], of your own
 //! `r2d2::Pool<redis::Client>`, or a plain one. They refuse a bare [`redis::Client`], which opens a
-//! connection for each command, so a `WATCH` would protect nothing:
+//! connection for each command, so that a `WATCH` would protect nothing:
 //!
 //! ```compile_fail
 //! # use std::time::Duration;
@@ -81,17 +61,45 @@
 //! leasehold::acquire_lock(&mut client, "report", Duration::from_secs(1));
 //! ```
 //!
+//! # Operating it
+//!
+//! | you want to | take |
+//! |---|---|
+//! | see who holds a lock, or take it away | [`Lock::inspect`], [`Lock::force_release`] |
+//! | list the locks that are held | [`Locks::held`] |
+//! | know what a server offers | [`Probe`] |
+//! | count or log what happens | [`Events`] |
+//! | know what to do about an error | [`Error`], `docs/errors.md` |
+//! | run a command under a lock | the program `lockrun`, `docs/lockrun.md` |
+//! | choose and set servers | `docs/servers.md` |
+//!
+//! To learn why locks are hard: `docs/course.md`, eleven lessons, and `docs/recipes.md`, lock by
+//! lock.
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `cluster` | Redis Cluster: `redis+cluster://`, `Nodes` |
+//! | `tls-rustls` | `rediss://`, with ring unless the process has another provider |
+//! | `testing` | a stand-in for the server |
+//! | `lockrun` | the program, and what it needs |
+//!
+//! None is on by default. [`redis`] and [`r2d2`] are re-exported; redis has only its features
+//! `r2d2` and `script`. For others name redis 1 among your own dependencies: Cargo builds one crate
+//! with all of them.
+//!
 //! # Good to know
 //!
-//! - **Async code**: every call blocks. Acquire, work and release inside one
-//!   `tokio::task::spawn_blocking`; dropping a lease anywhere else blocks a thread of the runtime.
-//! - **Platforms**: tested on Linux. The library uses nothing specific to it; the program `lockrun`
-//!   needs Unix.
-//! - **Features of redis**: [`redis`] and [`r2d2`] are re-exported; redis has only its features
-//!   `r2d2` and `script`. For others (`json`, `streams`, `acl`, …) add redis 1 to your own
-//!   dependencies with these features: Cargo builds one crate with all of them.
+//! - **Async code**: acquire, work and release inside one `tokio::task::spawn_blocking`. Dropping a
+//!   lease anywhere else blocks a thread of the runtime.
+//! - **Platforms**: tested on Linux. `lockrun` needs Unix.
+//! - **Rust 1.88**, raised in a minor version and at most to what redis needs. The crate is 0.x: an
+//!   incompatible change, a new major version of redis or of r2d2 among them, raises the minor
+//!   version.
 // To change the crate, read docs/design.md, "Where things are": it describes each folder. The
 // header of a folder's first file lists its callers, its files and the order of its locks.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 mod cancel;
@@ -129,6 +137,7 @@ pub use locks::{
     Committed, HeldLocks, Holder, Inspection, LastRun, Lease, Leases, Lock, LockSet, Locks, Once,
     Options, Ran,
 };
+#[doc(inline)]
 pub use market::{
     Listing, MarketLock, Purchase, list_item, list_item_with_lock, list_item_with_market_lock,
     purchase_item, purchase_item_with_lock, purchase_item_with_market_lock,
@@ -136,10 +145,12 @@ pub use market::{
 pub use name::Owner;
 pub use pool::{Pool, PoolBuilder, PooledConnection};
 pub use probe::{Finding, Probe, Severity};
+#[doc(inline)]
 pub use recipes::book_semaphore::{
     acquire_fair_semaphore, acquire_semaphore, acquire_semaphore_with_lock, refresh_fair_semaphore,
     release_fair_semaphore, release_semaphore,
 };
+#[doc(inline)]
 pub use recipes::simple::{
     acquire_lock, acquire_lock_with_timeout, commit_while_held, release_lock,
     transaction_while_held, transaction_with_lock, with_lock, with_locks,
