@@ -41,7 +41,7 @@ impl HeldLocks {
 }
 
 impl Locks {
-    /// The locks of all kinds that are held now and whose names begin with this text. For operators.
+    /// The locks of all kinds that are held now and whose names begin with this text, for operators.
     ///
     /// It reads the names of all keys of the server by `SCAN`, on each master of a cluster, and then
     /// looks at each lock, as [`Lock::inspect`](crate::Lock::inspect) does: one round trip for 1,000
@@ -51,7 +51,8 @@ impl Locks {
     ///
     /// # Errors
     /// - [`Error::Invalid`](crate::Error::Invalid): the prefix is not valid; or this is the stand-in.
-    /// - [`Error::Pool`](crate::Error::Pool), [`Error::Redis`]: a server cannot be reached, or refuses `SCAN`.
+    /// - [`Error::Pool`](crate::Error::Pool), [`Error::Redis`](crate::Error::Redis): a server cannot be
+    ///   reached, or refuses `SCAN`.
     /// - [`Error::Forked`](crate::Error::Forked): in a forked child.
     ///
     /// # Examples
