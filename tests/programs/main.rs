@@ -12,6 +12,7 @@ mod common;
 
 mod delayed_tasks;
 mod interop;
+mod leader;
 // Only the crate as it was packaged can be without it.
 #[cfg(feature = "lockrun")]
 mod lockrun;
