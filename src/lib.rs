@@ -34,6 +34,7 @@
 //! | read, decide and write | [`Lease::transaction`] |
 //! | repeat a write without a reply, and not double it | [`Lease::commit_once`] |
 //! | know that a lock is lost | [`Lease::check`], [`LostSignal`] |
+//! | let one process of several lead | [`Lock::acquire`] without an end, as in `examples/leader.rs` |
 //! | call off a wait, at Ctrl-C or from another thread | [`Cancel`] |
 //! | set the lease, the prefix, replicas, hooks | [`Options`] |
 //! | pass a lock to another process | [`Lease::detach`] |

@@ -142,7 +142,8 @@ fn the_page_of_the_three_problems_shows_all_that_they_print_in_their_order() {
     });
 }
 
-/// The text of the Rust and Lua files below a folder, without line breaks and indentation.
+/// The text of the Rust and Lua files below a folder, without line breaks and indentation. The examples in their documentation are
+/// code as well.
 fn code_below(folder: &Path) -> Vec<String> {
     let mut code = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -153,7 +154,15 @@ fn code_below(folder: &Path) -> Vec<String> {
             .extension()
             .is_some_and(|end| end == "rs" || end == "lua")
         {
-            code.push(flat(&fs::read_to_string(path).unwrap()));
+            let text = fs::read_to_string(path).unwrap();
+            let lines = text.lines().map(str::trim_start);
+            let lines = lines.map(|line| {
+                let documented = line.strip_prefix("/// ");
+                documented
+                    .or_else(|| line.strip_prefix("//! "))
+                    .unwrap_or(line)
+            });
+            code.push(flat(&lines.collect::<Vec<_>>().join("\n")));
         }
     }
     code
@@ -170,6 +179,7 @@ fn the_code_that_a_page_quotes_stands_in_the_library_or_an_example() {
     code.extend(code_below(&root.join("examples")));
     for page in [
         "README.md",
+        "docs/guide.md",
         "docs/course.md",
         "docs/zh/README.md",
         "docs/zh/course.md",
