@@ -41,43 +41,61 @@
 //!
 //! For locks the stand-in replies as a real server does: the same tests run against both.
 //!
+//! # Data
+//! What a job writes under its lock is stored, and what it reads comes from there: strings,
+//! integers and hashes. A test sets and reads them by [`StandIn::pool`].
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use leasehold::{Lease, Result, redis::Commands, testing::StandIn};
+//!
+//! fn pay(lease: &Lease) -> Result<bool> {
+//!     lease.transaction(&["wallet:7"], |conn, pipe| {
+//!         let funds: Option<i64> = conn.get("wallet:7")?;
+//!         if funds.unwrap_or(0) < 5 {
+//!             return Ok(false);
+//!         }
+//!         pipe.decr("wallet:7", 5).incr("wallet:8", 5);
+//!         Ok(true)
+//!     })
+//! }
+//!
+//! let stand_in = StandIn::new();
+//! let mut conn = stand_in.pool()?.get()?;
+//! let () = conn.set("wallet:7", 7)?;
+//! let lease = stand_in.locks()?.lock("order:4711").acquire(Duration::from_secs(5))?;
+//!
+//! assert!(pay(&lease)?);
+//! assert_eq!(conn.get::<_, i64>("wallet:8")?, 5);
+//! assert!(!pay(&lease)?);
+//! assert_eq!(stand_in.commits()[0].commands()[0], ["DECRBY", "wallet:7", "5"]);
+//!
+//! stand_in.steal("order:4711");
+//! assert!(pay(&lease).is_err());
+//! # Ok::<(), leasehold::Error>(())
+//! ```
+//!
+//! It executes `GET`, `SET` (with `EX`, `PX`, `NX`, `XX`), `SETEX`, `PSETEX`, `SETNX`, `MGET`,
+//! `INCR`, `DECR`, `INCRBY`, `DECRBY`, `HGET`, `HSET`, `HMGET`, `HMSET`, `HGETALL`, `HINCRBY`,
+//! `HDEL`, `HEXISTS`, `HLEN`, `EXISTS`, `DEL`, `UNLINK`, `EXPIRE`, `PEXPIRE`, `TTL` and `PTTL`.
+//! Other commands are refused with an error that names [`StandIn::answer`], by which a test replies
+//! to them.
+//!
+//! # Failures
+//! A request fails on demand: [`StandIn::fail_next`], or [`StandIn::fail`] for those of one lock.
+//! [`StandIn::disconnect`] is for all of them.
+//!
 //! # Limits
-//! - It stores only locks. It records what a job [commits](crate::Lease::commit), for the test to
-//!   inspect; a test sets the reply to [`commit_returning`](crate::Lease::commit_returning) in
-//!   advance.
-//! - It has no connections. [`Lease::transaction`](crate::Lease::transaction), which would read
-//!   data that is not stored, and [`Lease::commit_on`](crate::Lease::commit_on) return
-//!   [`Error::Invalid`](crate::Error::Invalid). The plain functions and the
-//!   [`Watchdog`](crate::Watchdog) need a real server.
+//! - The [`Watchdog`](crate::Watchdog) needs a real server.
 //! - It has no replicas: [`Options::replicas`](crate::Options::replicas) has no effect.
 //! - It replies without delay.
-//!
-//! # Commits
-//! ```
-//! # use std::time::Duration;
-//! # use leasehold::{Error, redis::Value, testing::StandIn};
-//! let stand_in = StandIn::new();
-//! let lease = stand_in.locks()?.lock("report").acquire(Duration::from_secs(5))?;
-//!
-//! stand_in.answer_next_commit([Value::Okay, Value::Int(8)]);
-//! let (editions,): (u64,) = lease.commit_returning(|pipe| {
-//!     pipe.set("report:text", "all is well").ignore();
-//!     pipe.incr("report:editions", 1);
-//! })?;
-//! assert_eq!(editions, 8);
-//! assert_eq!(stand_in.commits()[0].commands()[0], ["SET", "report:text", "all is well"]);
-//!
-//! stand_in.steal("report");
-//! let too_late = lease.commit(|pipe| {
-//!     pipe.set("report:text", "no");
-//! });
-//! assert!(matches!(too_late, Err(Error::Lost { .. })));
-//! assert_eq!(stand_in.commits().len(), 1);
-//! # Ok::<(), Error>(())
-//! ```
 
 mod commit;
+mod connection;
+mod failing;
 mod server;
+mod state;
 mod store;
 
 use std::{
@@ -89,10 +107,13 @@ use std::{
 use redis::Value;
 
 pub use commit::Commit;
-pub use server::StandIn;
+pub use failing::{Action, Failure};
+pub use state::StandIn;
 use store::Store;
 
-use crate::{error::Result, locks::Locks, server::Disturbance, time::whole_millis, token::Token};
+use crate::{
+    error::Result, locks::Locks, pool::Pool, server::Disturbance, time::whole_millis, token::Token,
+};
 
 impl StandIn {
     /// A stand-in with no lock held.
@@ -169,50 +190,104 @@ impl StandIn {
         token
     }
 
-    /// The executed commits of all locks, in order: by [`Lease::commit`](crate::Lease::commit),
-    /// [`commit_returning`](crate::Lease::commit_returning),
-    /// [`commit_once`](crate::Lease::commit_once) and
-    /// [`commit_and_release`](crate::Lease::commit_and_release).
+    /// A pool of connections to this stand-in, on loopback: for the data of a test, for
+    /// [`Lease::commit_on`](crate::Lease::commit_on), and for the plain functions on a mutex, such
+    /// as [`transaction_with_lock`](crate::transaction_with_lock), whose waits take real time.
     ///
-    /// They include commits whose reply was lost and those whose reply is an error that a test has
-    /// set, but not repeats of a `commit_once`, nor commits that a [failover](Self::fail_over)
-    /// lost.
+    /// Each call returns the same pool. It has no part in [`fail`](Self::fail).
+    ///
+    /// # Errors
+    /// [`Error::Pool`](crate::Error::Pool) if there is no free port,
+    /// [`Error::Thread`](crate::Error::Thread) if a thread could not be started.
+    ///
+    /// ```
+    /// use leasehold::{redis::Commands, testing::StandIn};
+    ///
+    /// let stand_in = StandIn::new();
+    /// let mut conn = stand_in.pool()?.get()?;
+    /// let () = conn.set("wallet:7", 12)?;
+    /// assert_eq!(conn.get::<_, i64>("wallet:7")?, 12);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn pool(&self) -> Result<Pool> {
+        self.served_pool()
+    }
+
+    /// The transactions that were executed under a lock, in order: those of
+    /// [`Lease::commit`](crate::Lease::commit) and its variants, and of
+    /// [`Lease::transaction`](crate::Lease::transaction), unless they wrote nothing.
+    ///
+    /// They include those whose reply was lost, and those with a command that was refused, but not
+    /// repeats of a `commit_once`, nor what a [failover](Self::fail_over) lost.
     #[must_use]
     pub fn commits(&self) -> Vec<Commit> {
         self.state.store.lock().commits.executed()
     }
 
-    /// Sets the reply to the next executed commit: one value for each command, including those
-    /// marked [`ignore`](redis::Pipeline::ignore). Further calls set the replies to the commits
-    /// after it.
+    /// Gives the replies to commands that the stand-in does not execute, or is not to. `answer` is
+    /// called for each command of a job with its words, before the stand-in executes it. `None`:
+    /// the stand-in executes it.
     ///
-    /// Without this, the reply to each command is `OK`. If the number of values differs from the
-    /// number of commands, the commit is not executed and returns
-    /// [`Error::Invalid`](crate::Error::Invalid). Server errors among the values have the effect
-    /// that they have from a server: [`Error::Partial`](crate::Error::Partial), unless nothing at
-    /// all was executed.
-    pub fn answer_next_commit(&self, answers: impl IntoIterator<Item = Value>) {
-        let answers = answers.into_iter().collect();
-        self.state.store.lock().commits.answer_next(answers);
-    }
-
-    /// Executes the next request but loses its reply: an acquire, a release, a commit, a `verify`
-    /// or a mark returns [`Error::Unknown`](crate::Error::Unknown), unless it has time to retry.
-    ///
-    /// Renewals and other requests in the background do not count, nor does a commit that is not
-    /// executed because the lock is lost or it was executed before.
+    /// A [server error](Value::ServerError) has the effect that it has from a server:
+    /// [`Error::Partial`](crate::Error::Partial) in a transaction, unless nothing at all was
+    /// executed. A later call replaces `answer`. It must not use the stand-in.
     ///
     /// ```
-    /// use leasehold::{Error, testing::StandIn};
+    /// # use std::time::Duration;
+    /// # use leasehold::{redis::Value, testing::StandIn};
+    /// let stand_in = StandIn::new();
+    /// stand_in.answer(|command| match command {
+    ///     ["LPUSH", "jobs", ..] => Some(Value::Int(3)),
+    ///     _ => None,
+    /// });
+    /// let lease = stand_in.locks()?.lock("jobs").acquire(Duration::from_secs(5))?;
+    /// let (jobs,): (u64,) = lease.commit_returning(|pipe| {
+    ///     pipe.lpush("jobs", "report");
+    /// })?;
+    /// assert_eq!(jobs, 3);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn answer(&self, answer: impl FnMut(&[&str]) -> Option<Value> + Send + 'static) {
+        self.state.store.lock().answer = Some(Box::new(answer));
+    }
+
+    /// Lets the next request for this action fail. Further calls are for the requests after it.
+    ///
+    /// ```
+    /// use leasehold::{Error, testing::{Action, Failure, StandIn}};
     ///
     /// let stand_in = StandIn::new();
     /// let lock = stand_in.locks()?.lock("report");
-    /// stand_in.lose_next_answer();
+    /// stand_in.fail_next(Action::Acquire, Failure::LostReply);
     /// assert!(matches!(lock.try_acquire(), Err(Error::Unknown { .. })));
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn lose_next_answer(&self) {
-        self.state.loses_next.store(true, Ordering::SeqCst);
+    pub fn fail_next(&self, action: Action, failure: Failure) {
+        self.state.failing.fail_next(action, failure);
+    }
+
+    /// Lets requests fail as `decide` says of each, by its action and the name of its lock (or the
+    /// key, if its prefix is not `lock:`; of a set, all names). A later call replaces `decide`, which
+    /// may use the stand-in: to take the lock away just before a commit, for instance.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use leasehold::{Error, testing::{Action, Failure, StandIn}};
+    ///
+    /// let stand_in = StandIn::new();
+    /// stand_in.fail(|action, lock| match (action, lock) {
+    ///     (Action::Commit, "report") => Some(Failure::Refused("OOM no memory")),
+    ///     _ => None,
+    /// });
+    /// let lease = stand_in.locks()?.lock("report").acquire(Duration::from_secs(5))?;
+    /// let refused = lease.commit(|pipe| {
+    ///     pipe.set("report:text", "all is well");
+    /// });
+    /// assert!(matches!(refused, Err(Error::Redis { .. })));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn fail(&self, decide: impl Fn(Action, &str) -> Option<Failure> + Send + Sync + 'static) {
+        self.state.failing.fail(Arc::new(decide));
     }
 
     /// Replaces the server with a replica that misses the last writes: every acquire, renewal,
@@ -235,7 +310,7 @@ impl StandIn {
     /// call [`expire`](Self::expire) and [`steal`](Self::steal); the holder does not notice.
     ///
     /// A server that fails between request and reply also causes
-    /// [`Error::Unknown`](crate::Error::Unknown): see [`lose_next_answer`](Self::lose_next_answer).
+    /// [`Error::Unknown`](crate::Error::Unknown): see [`fail_next`](Self::fail_next).
     pub fn disconnect(&self) {
         self.state.is_there.store(false, Ordering::SeqCst);
     }

@@ -12,17 +12,10 @@ use std::{sync::Arc, time::Duration};
 use redis::{Connection, FromRedisValue, Pipeline, Value};
 
 use super::lease::Lease;
-#[cfg(feature = "testing")]
-use crate::{
-    error::makes_no_sense,
-    server::{CommitOutcome, CommitRequest, Committer, MarkRequest},
-    wire::{Call, is_error, refused},
-};
 use crate::{
     error::{Error, LostReason, Operation, Result},
     name::check_size,
     recipes::{
-        hold::Hold,
         once::LastRun,
         simple::PATIENCE,
         transaction::{CommitMark, HeldCommit, Transaction, WatchedConnection},
@@ -113,10 +106,6 @@ impl Lease {
     /// As [`commit_returning`](Self::commit_returning), on the caller's connection to the same
     /// server. Two round trips.
     ///
-    /// It needs a real server: the stand-in of the feature `testing` has no connections, so there
-    /// it returns [`Error::Invalid`] and does not call `build`. The stand-in records
-    /// [`commit`](Self::commit) and its other variants.
-    ///
     /// # Errors
     /// As [`commit_returning`](Self::commit_returning). If `conn` does not find the lock as ours,
     /// nothing is written, and a connection of the pool checks again. [`Error::Lost`]: that one
@@ -141,7 +130,6 @@ impl Lease {
     ) -> Result<T> {
         let name = "Lease::commit_on";
         self.check_here(name)?;
-        self.stack.server.stores_data()?;
         let commit = self.build_commit(name, build)?;
         let results = match self.send_tracked(|| commit.send(conn)) {
             Err(Error::Lost { .. }) => return Err(self.not_found_error(name)),
@@ -282,10 +270,6 @@ impl Lease {
     ///
     /// `attempt` must not continue in a forked child: parent and child would share one connection.
     ///
-    /// It needs a real server: the stand-in of the feature `testing` has no data to read, so there
-    /// it returns [`Error::Invalid`](crate::Error::Invalid) and does not call `attempt`. The
-    /// stand-in records [commits](Self::commit).
-    ///
     /// # Errors
     /// - [`Error::Lost`](crate::Error::Lost): the lock was lost. Nothing was written.
     /// - [`Error::Contended`](crate::Error::Contended): the keys kept changing for 5 s. Nothing was
@@ -357,67 +341,7 @@ impl Lease {
 
     /// Sends a commit. `Err` inside: its mark was already there.
     fn send(&self, commit: &HeldCommit<'_>) -> Result<Result<Vec<Value>, LastRun>> {
-        self.send_while_held(commit, &[self.hold()])
-    }
-
-    /// Sends a commit that the proof of all these holds belongs to.
-    #[cfg_attr(
-        not(feature = "testing"),
-        allow(unused_variables, reason = "the stand-in asks for each hold")
-    )]
-    pub(super) fn send_while_held(
-        &self,
-        commit: &HeldCommit<'_>,
-        holds: &[&Arc<Hold>],
-    ) -> Result<Result<Vec<Value>, LastRun>> {
-        #[cfg(feature = "testing")]
-        if let Some(committer) = self.stack.server.committer() {
-            return self.send_to(committer, commit, holds);
-        }
         self.on_pooled(|conn| commit.send(conn))
-    }
-
-    /// Sends a commit to the stand-in, which has no connections.
-    #[cfg(feature = "testing")]
-    fn send_to(
-        &self,
-        committer: &dyn Committer,
-        commit: &HeldCommit<'_>,
-        holds: &[&Arc<Hold>],
-    ) -> Result<Result<Vec<Value>, LastRun>> {
-        let operation = commit.operation;
-        let release = commit.release.as_ref().map(|_| self.hold().giving_back());
-        let names: Vec<&str> = holds.iter().map(|hold| hold.lock_name().text()).collect();
-        let looks: Vec<Call> = holds.iter().map(|hold| hold.look()).collect();
-        let request = CommitRequest {
-            lock: &names.join(", "),
-            looks: &looks,
-            writes: &commit.writes,
-            release: release.as_ref(),
-            mark: commit.mark.as_ref().map(|mark| MarkRequest {
-                key: &mark.key,
-                millis: mark.millis,
-                by: mark.by.as_str(),
-            }),
-        };
-        let outcome = committer.commit(&request)?;
-        match outcome.map_err(|error| operation.unanswered(None, error))? {
-            CommitOutcome::Lost(number) => {
-                let name = names.get(number).unwrap_or(&operation.lock);
-                Err(Operation::new(operation.name, name).lost())
-            }
-            CommitOutcome::Before { at, by, now } => LastRun::new(at, Some(&by), now)
-                .map(Err)
-                .ok_or_else(|| operation.failed(makes_no_sense())),
-            CommitOutcome::Executed(mut results) if results.iter().any(is_error) => {
-                // A release and a mark are executed even if a write is refused.
-                if commit.release.is_some() || commit.mark.is_some() {
-                    results.push(Value::Okay);
-                }
-                Err(refused(operation, &commit.writes, results))
-            }
-            CommitOutcome::Executed(results) => Ok(Ok(results)),
-        }
     }
 
     /// Refuses a lost lease and a forked child. Call it before building or sending anything.

@@ -237,8 +237,7 @@ impl Leases {
         let commit = HeldCommit::new(first.operation(COMMIT), self.proof(), build)?;
         // The caller's closure may have forked the process.
         first.stack.process.refuse_forked_child()?;
-        let holds: Vec<_> = self.leases.iter().map(Lease::hold).collect();
-        self.send_checked(COMMIT, || first.send_while_held(&commit, &holds))
+        self.send_checked(COMMIT, || first.on_pooled(|conn| commit.send(conn)))
             .map(drop)
     }
 

@@ -33,8 +33,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-#[cfg(feature = "testing")]
-use ::redis::Pipeline;
 use ::redis::{RedisError, RedisResult, Value};
 
 #[cfg(feature = "cluster")]
@@ -72,9 +70,6 @@ pub(crate) trait Server: Send + Sync + 'static {
     }
 
     /// Lends a connection for transactions on the data that the lock of this key protects.
-    ///
-    /// # Errors
-    /// Also if the server stores nothing but locks.
     fn lend(&self, key: &str) -> Result<PooledConnection>;
 
     /// True if this refusal means that the key is on another server, or is being moved to one. The
@@ -82,19 +77,6 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// server.
     fn is_elsewhere(&self, _refusal: &RedisError) -> bool {
         false
-    }
-
-    /// Executes commits for a server that has no connections. `None`: a commit uses a connection
-    /// that is [lent](Self::lend).
-    #[cfg(feature = "testing")]
-    fn committer(&self) -> Option<&dyn Committer> {
-        None
-    }
-
-    /// An error if a transaction on a connection of the caller's own cannot check a lock of this
-    /// server.
-    fn stores_data(&self) -> Result<()> {
-        Ok(())
     }
 
     /// The maximum by which the clock of a server that replaces this one may be ahead.
@@ -250,49 +232,6 @@ pub(crate) enum Disturbance {
     Reachable,
     /// Nothing has changed: wait until everything that is due is done, at most this long.
     Settle(Duration),
-}
-
-/// Executes commits in place of a connection. Called on the holder's thread, without a lock held.
-#[cfg(feature = "testing")]
-pub(crate) trait Committer {
-    /// Executes it, if the lock is still the caller's. The outer error: the request did not arrive.
-    fn commit(&self, request: &CommitRequest<'_>) -> Result<RedisResult<CommitOutcome>>;
-}
-
-/// A transaction to execute while a lock is held.
-#[cfg(feature = "testing")]
-pub(crate) struct CommitRequest<'a> {
-    /// The name of the lock, or those of a set.
-    pub(crate) lock: &'a str,
-    /// For each lock a call that returns 1 while the lock is the caller's.
-    pub(crate) looks: &'a [Call],
-    pub(crate) writes: &'a Pipeline,
-    /// Releases the lock in the same transaction.
-    pub(crate) release: Option<&'a Call>,
-    pub(crate) mark: Option<MarkRequest<'a>>,
-}
-
-/// The mark to set together with a commit, and not to find before it.
-#[cfg(feature = "testing")]
-#[derive(Clone, Copy)]
-pub(crate) struct MarkRequest<'a> {
-    pub(crate) key: &'a str,
-    /// The time until it expires.
-    pub(crate) millis: u64,
-    pub(crate) by: &'a str,
-}
-
-/// The outcome of a commit.
-#[cfg(feature = "testing")]
-#[derive(Debug)]
-pub(crate) enum CommitOutcome {
-    /// With one reply for each command.
-    Executed(Vec<Value>),
-    /// It was marked before, by this owner. Nothing was executed. The times are milliseconds since
-    /// 1970.
-    Before { at: u64, by: String, now: u64 },
-    /// The lock of this number among the looks is not the caller's. Nothing was executed.
-    Lost(usize),
 }
 
 /// One value for the only server, or one for each shard of a cluster, made at the first use of the

@@ -1,7 +1,5 @@
 //! A recorded commit, for a test to inspect.
 
-use redis::{Arg, Cmd, Pipeline};
-
 /// A commit that the stand-in has executed: a job's writes in one transaction under a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
@@ -10,14 +8,14 @@ pub struct Commit {
 }
 
 impl Commit {
-    pub(super) fn new(lock: &str, writes: &Pipeline) -> Self {
+    pub(super) fn new(lock: &str, commands: Vec<Vec<String>>) -> Self {
         Self {
             lock: lock.to_owned(),
-            commands: writes.cmd_iter().map(words).collect(),
+            commands,
         }
     }
 
-    /// The name of the lock.
+    /// The name of the lock, or the names of those of a set: `a, b`.
     #[must_use]
     pub fn lock(&self) -> &str {
         &self.lock
@@ -29,13 +27,4 @@ impl Commit {
     pub fn commands(&self) -> &[Vec<String>] {
         &self.commands
     }
-}
-
-fn words(command: &Cmd) -> Vec<String> {
-    let word = |arg| match arg {
-        Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        // The cursor at the start of an iteration.
-        _ => "0".to_owned(),
-    };
-    command.args_iter().map(word).collect()
 }

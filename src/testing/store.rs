@@ -1,6 +1,7 @@
-//! The stand-in's memory: the keys of locks and the keys beside them.
+//! The stand-in's memory: the keys of locks, the keys beside them, and the data of jobs.
 
 mod commits;
+mod data;
 mod scripts;
 mod semaphores;
 
@@ -8,7 +9,8 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use redis::{RedisResult, Value};
 
-pub(super) use commits::Commits;
+pub(super) use commits::{Commits, Watching, name_of};
+pub(super) use data::{Answer, Data, Words, server_error, texts};
 
 /// Nanoseconds since 1970. A lock expires to the nanosecond, not to the millisecond as on a server,
 /// so that it is free as soon as a test has moved the clock by its lease.
@@ -18,7 +20,7 @@ const MILLI: Nanos = 1_000_000;
 /// The time within which writes can be undone.
 const REMEMBERED: Nanos = 60_000 * MILLI;
 
-/// Locks by their keys.
+/// Locks and data by their keys.
 #[derive(Default)]
 pub(super) struct Store {
     entries: HashMap<String, Entry>,
@@ -27,6 +29,10 @@ pub(super) struct Store {
     used: HashSet<String>,
     /// The previous state of each key of the last writes.
     undo: VecDeque<Before>,
+    /// The number of changes of each key.
+    changes: HashMap<String, u64>,
+    /// The replies that a test gives.
+    pub(super) answer: Option<Answer>,
 }
 
 /// A key's state before a write.
@@ -36,12 +42,13 @@ struct Before {
     entry: Entry,
 }
 
-/// The key of a lock, and the keys beside it.
+/// A key: of a lock, with the keys beside it, or of data.
 #[derive(Clone, Default, PartialEq)]
 struct Entry {
     lock: Option<Stored>,
     companion: Companion,
     run: Option<RunMark>,
+    data: Option<Data>,
 }
 
 /// A lock that is held.
@@ -140,10 +147,14 @@ impl Store {
         change: impl FnOnce(&mut Entry) -> T,
     ) -> (T, bool) {
         let entry = self.entries.entry(key.to_owned()).or_default();
+        let with_expired = entry.clone();
         entry.remove_expired(now);
         let before = entry.clone();
         let done = change(entry);
         let has_changed = entry.lock != before.lock;
+        if *entry != with_expired {
+            *self.changes.entry(key.to_owned()).or_default() += 1;
+        }
         if *entry != before {
             self.undo.push_back(Before {
                 at: now.0,
@@ -163,6 +174,7 @@ impl Store {
         self.commits.forget_since(moment);
         while (self.undo.back()).is_some_and(|before| before.at >= moment) {
             if let Some(Before { key, entry, .. }) = self.undo.pop_back() {
+                *self.changes.entry(key.clone()).or_default() += 1;
                 self.entries.insert(key, entry);
             }
         }
@@ -197,6 +209,8 @@ impl Entry {
             permits.retain(|_, permit| permit.end > now);
         }
         self.lock.take_if(|lock| lock.end <= now);
+        self.data
+            .take_if(|data| data.end.is_some_and(|end| end <= now));
     }
 
     fn value(&self) -> Option<&LockValue> {

@@ -9,9 +9,9 @@ mod watch;
 pub(crate) use exchange::{exchange, exchange_each, is_interrupted, next_reply, typed, words};
 pub(crate) use finished::{Finished, Lending};
 pub(crate) use replicas::{MOST_REPLICAS, Replicas};
+#[cfg(feature = "testing")]
+pub(crate) use script::script_named;
 pub(crate) use script::{
     BusyReply, Call, Script, ask, count, fencing_token, is_unknown_script, scripts, yes_or_no,
 };
 pub(crate) use watch::{WatchReplies, Watched, command};
-#[cfg(feature = "testing")]
-pub(crate) use watch::{is_error, refused};

@@ -1,7 +1,11 @@
 //! A Lua script as a typed call: sent by its hash, or in full if the server does not know it.
 
+#[cfg(feature = "testing")]
+use std::collections::BTreeMap;
 use std::fmt;
 
+#[cfg(feature = "testing")]
+use parking_lot::Mutex;
 use redis::{
     Cmd, Connection, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind,
     ToRedisArgs, Value,
@@ -55,11 +59,10 @@ impl Script {
     pub(crate) fn new(name: &'static str, file: &'static str) -> Self {
         let is_code = |line: &&str| !line.trim_start().starts_with("--");
         let source: String = file.split_inclusive('\n').filter(is_code).collect();
-        Self {
-            name,
-            sha1: redis::Script::new(&source).get_hash().to_owned(),
-            source,
-        }
+        let sha1 = redis::Script::new(&source).get_hash().to_owned();
+        #[cfg(feature = "testing")]
+        NAMES.lock().insert(sha1.clone(), name);
+        Self { name, source, sha1 }
     }
 
     pub(crate) fn on<const KEYS: usize>(&'static self, keys: [&str; KEYS]) -> Call {
@@ -73,6 +76,16 @@ impl Script {
             replicas: None,
         }
     }
+}
+
+/// The names of the scripts in use, by their hashes.
+#[cfg(feature = "testing")]
+static NAMES: Mutex<BTreeMap<String, &str>> = Mutex::new(BTreeMap::new());
+
+/// The script that has this hash.
+#[cfg(feature = "testing")]
+pub(crate) fn script_named(sha1: &str) -> Option<&'static str> {
+    NAMES.lock().get(sha1).copied()
 }
 
 /// The capacity in words that fits most calls.

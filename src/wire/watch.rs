@@ -103,7 +103,7 @@ impl<'a> Watched<'a> {
 
 /// The error for a transaction with refused commands. Redis does not roll back: the other commands
 /// took effect, and so did the writes of a script before it failed.
-pub(crate) fn refused(operation: Operation<'_>, writes: &Pipeline, results: Vec<Value>) -> Error {
+fn refused(operation: Operation<'_>, writes: &Pipeline, results: Vec<Value>) -> Error {
     let nothing_happened = results.iter().all(is_error) && !writes.cmd_iter().any(is_script);
     match results.into_iter().find_map(into_error) {
         Some(refusal) if nothing_happened => operation.failed(refusal),
@@ -156,7 +156,7 @@ fn is_script(command: &Cmd) -> bool {
     })
 }
 
-pub(crate) fn is_error(value: &Value) -> bool {
+fn is_error(value: &Value) -> bool {
     matches!(value, Value::ServerError(_))
 }
 

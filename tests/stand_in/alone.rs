@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Events, LostReason, Options, event, testing::StandIn};
+use leasehold::{
+    Error, Events, LostReason, Options, event,
+    testing::{Action, Failure, StandIn},
+};
 
 use crate::common::hold::{comes_true, every_kind};
 
@@ -344,19 +347,19 @@ fn a_lost_answer_is_unknown_of_whatever_is_asked_and_made_good() {
     let is_unknown = |error: Error| matches!(error, Error::Unknown { .. });
     for lock in every_kind(&locks) {
         // A try that took the lock: the watchdog gives it back. One that waits asks again, and knows its own.
-        stand_in.lose_next_answer();
+        stand_in.fail_next(Action::Acquire, Failure::LostReply);
         assert!(is_unknown(lock.try_acquire().unwrap_err()), "{lock:?}");
         assert!(
             comes_true(|| !lock.inspect().unwrap().is_held()),
             "{lock:?}"
         );
-        stand_in.lose_next_answer();
+        stand_in.fail_next(Action::Acquire, Failure::LostReply);
         let lease = lock.acquire(SECOND).unwrap();
-        stand_in.lose_next_answer();
+        stand_in.fail_next(Action::Renew, Failure::LostReply);
         assert!(is_unknown(lease.verify().unwrap_err()) && lease.is_held());
-        stand_in.lose_next_answer();
+        stand_in.fail_next(Action::Renew, Failure::LostReply);
         assert!(is_unknown(lease.renew(SECOND).unwrap_err()));
-        stand_in.lose_next_answer();
+        stand_in.fail_next(Action::Release, Failure::LostReply);
         assert!(is_unknown(lease.release().unwrap_err()));
         assert!(
             comes_true(|| !lock.inspect().unwrap().is_held()),
@@ -366,7 +369,7 @@ fn a_lost_answer_is_unknown_of_whatever_is_asked_and_made_good() {
     // A mark is sent again until it is known.
     let lock = locks.lock("once");
     let done = lock.run_once(HOUR, SECOND, |_| {
-        stand_in.lose_next_answer();
+        stand_in.fail_next(Action::Release, Failure::LostReply);
         Ok::<_, Error>(())
     });
     assert_eq!(done.unwrap().done().unwrap(), Some(()));

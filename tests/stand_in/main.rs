@@ -11,6 +11,7 @@ mod common;
 mod alone;
 mod both;
 mod commits;
+mod data;
 mod random;
 mod run;
 mod sets;

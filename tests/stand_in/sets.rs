@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Error, Events, LockSet, Options, event, testing::StandIn};
+use leasehold::{
+    Error, Events, LockSet, Options, event,
+    testing::{Action, Failure, StandIn},
+};
 
 use crate::{
     common::{LONG, MS, hold::every_kind},
@@ -156,7 +159,7 @@ fn a_commit_without_a_reply_is_unknown_and_nothing_is_lost() {
     let stand_in = StandIn::new();
     let leases = stand_in.locks().unwrap().all_of(["a", "b"]);
     let leases = leases.acquire(LONG).unwrap();
-    stand_in.lose_next_answer();
+    stand_in.fail_next(Action::Commit, Failure::LostReply);
     let unknown = leases.commit(|pipe| _ = pipe.set("balance", 1));
     assert!(matches!(unknown, Err(Error::Unknown { .. })), "{unknown:?}");
     assert_eq!(stand_in.commits().len(), 1);

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, thread, time::Duration};
 
-use leasehold::{Error, Events, Lock, Locks, Options, Owner, testing::StandIn};
+use leasehold::{Error, Events, Lock, Locks, Options, Owner, Pool, testing::StandIn};
 use redis::Commands;
 
 use crate::common::Server;
@@ -14,6 +14,8 @@ pub(crate) const THIEF: &str = "somebody else";
 pub(crate) trait World {
     /// Locks of a process of their own.
     fn locks(&self) -> Locks;
+    /// For the data of jobs.
+    fn pool(&self) -> Pool;
     /// So much time passes.
     fn pass(&self, time: Duration);
     /// Ends a lock of the usual prefix. False: nobody had it.
@@ -29,6 +31,10 @@ pub(crate) trait World {
 impl World for StandIn {
     fn locks(&self) -> Locks {
         self.locks().unwrap()
+    }
+
+    fn pool(&self) -> Pool {
+        self.pool().unwrap()
     }
 
     fn pass(&self, time: Duration) {
@@ -62,6 +68,10 @@ impl Events for Deaf {}
 impl World for Server {
     fn locks(&self) -> Locks {
         Locks::connect(&self.url()).unwrap()
+    }
+
+    fn pool(&self) -> Pool {
+        Pool::connect(&self.url()).unwrap()
     }
 
     fn pass(&self, time: Duration) {

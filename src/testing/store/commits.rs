@@ -1,110 +1,99 @@
-//! Records commits, and does not execute them.
+//! Transactions, and the record of those under a lock.
 
-use std::collections::VecDeque;
+use redis::Value;
 
-use redis::{RedisResult, Value};
-
-use super::{Nanos, Now, Store};
-use crate::{
-    error::{Error, Result},
-    server::{CommitOutcome, CommitRequest},
-    testing::commit::Commit,
-    wire::yes_or_no,
+use super::{
+    Nanos, Now, Store,
+    data::{Words, lock_key, texts},
 };
+use crate::testing::commit::Commit;
 
-/// The recorded commits, and the replies to the next ones.
+/// A key, and the number of its changes when it was watched.
+pub(in crate::testing) type Watching = (String, u64);
+
+/// The commits that were executed, with their times.
 #[derive(Default)]
-pub(in crate::testing) struct Commits {
-    executed: Vec<CommitRecord>,
-    /// Replies to the next commits, first in, first out: one value for each command.
-    answers: VecDeque<Vec<Value>>,
-}
-
-struct CommitRecord {
-    at: Nanos,
-    commit: Commit,
-    mark: Option<Mark>,
-}
-
-/// Shows until its end that the commit was executed.
-struct Mark {
-    key: String,
-    end: Nanos,
-    by: String,
-}
+pub(in crate::testing) struct Commits(Vec<(Nanos, Commit)>);
 
 impl Commits {
     pub(in crate::testing) fn executed(&self) -> Vec<Commit> {
-        self.executed.iter().map(|it| it.commit.clone()).collect()
-    }
-
-    pub(in crate::testing) fn answer_next(&mut self, answers: Vec<Value>) {
-        self.answers.push_back(answers);
+        self.0.iter().map(|(_, commit)| commit.clone()).collect()
     }
 
     pub(super) fn forget_since(&mut self, moment: Nanos) {
-        self.executed.retain(|executed| executed.at < moment);
-    }
-
-    fn marked(&self, key: &str, now: Now) -> Option<CommitOutcome> {
-        self.executed.iter().find_map(|it| {
-            let mark = it.mark.as_ref();
-            let mark = mark.filter(|mark| mark.key == key && mark.end > now.0)?;
-            Some(CommitOutcome::Before {
-                at: Now(it.at).millis(),
-                by: mark.by.clone(),
-                now: now.millis(),
-            })
-        })
-    }
-
-    /// One reply for each command: those that a test has set, or `OK`.
-    fn next_answers(&mut self, commands: usize) -> Result<Vec<Value>> {
-        let Some(answers) = self.answers.pop_front() else {
-            return Ok(vec![Value::Okay; commands]);
-        };
-        if answers.len() == commands {
-            return Ok(answers);
-        }
-        let count = answers.len();
-        let reason = format!("{count} for a commit of {commands} commands");
-        Err(Error::invalid("answers", reason))
+        self.0.retain(|(at, _)| *at < moment);
     }
 }
 
 impl Store {
-    /// Returns the outcome, and the lock's key if the lock was released.
-    ///
-    /// # Errors
-    /// The replies that a test has set do not fit the commit. Nothing was executed.
-    pub(in crate::testing) fn commit(
-        &mut self,
-        request: &CommitRequest<'_>,
-        now: Now,
-    ) -> Result<(RedisResult<CommitOutcome>, Option<String>)> {
-        for (lock, look) in request.looks.iter().enumerate() {
-            let look = self.run(look.parts(), now).answer;
-            match look.and_then(|answer| yes_or_no(&answer)) {
-                Ok(true) => {}
-                Ok(false) => return Ok((Ok(CommitOutcome::Lost(lock)), None)),
-                Err(error) => return Ok((Err(error), None)),
-            }
-        }
-        if let Some(before) = (request.mark).and_then(|mark| self.commits.marked(mark.key, now)) {
-            return Ok((Ok(before), None));
-        }
-        let answers = self.commits.next_answers(request.writes.len())?;
-        self.commits.executed.push(CommitRecord {
-            at: now.0,
-            commit: Commit::new(request.lock, request.writes),
-            mark: request.mark.map(|mark| Mark {
-                key: mark.key.to_owned(),
-                end: now.after(mark.millis),
-                by: mark.by.to_owned(),
-            }),
-        });
-        let release = request.release.map(|call| self.run(call.parts(), now));
-        let changed = release.and_then(|ran| ran.changed);
-        Ok((Ok(CommitOutcome::Executed(answers)), changed))
+    pub(in crate::testing) fn watch(&mut self, key: &str, now: Now) -> Watching {
+        // A key that has expired has changed.
+        self.change(key, now, |_| ());
+        let changes = self.changes.get(key).copied().unwrap_or(0);
+        (key.to_owned(), changes)
     }
+
+    /// Executes a transaction. `None`: a watched key has changed, and nothing was executed. Returns
+    /// the replies, and the keys of the locks that have changed.
+    pub(in crate::testing) fn execute(
+        &mut self,
+        watched: &[Watching],
+        commands: &[Words],
+        now: Now,
+    ) -> Option<(Vec<Value>, Vec<String>)> {
+        let has_changed = |it: &Watching| self.watch(&it.0, now) != *it;
+        if watched.iter().any(has_changed) {
+            return None;
+        }
+        self.record(watched, commands, now);
+        let (mut replies, mut changed) = (Vec::new(), Vec::new());
+        for command in commands {
+            let (reply, locks) = self.command(command, now);
+            replies.push(reply);
+            changed.extend(locks);
+        }
+        Some((replies, changed))
+    }
+
+    /// Records what a job writes under a lock: not its release, nor the mark of a
+    /// [`commit_once`](crate::Lease::commit_once).
+    fn record(&mut self, watched: &[Watching], commands: &[Words], Now(at): Now) {
+        let locks: Vec<&str> = self
+            .locks_of(watched.iter().map(|(key, _)| &**key))
+            .collect();
+        let is_a_write = |words: &Vec<String>| {
+            let key = if words[0] == "EVAL" {
+                words.get(3)
+            } else {
+                words.get(1)
+            };
+            !key.is_some_and(|key| locks.contains(&lock_key(key)))
+        };
+        let writes: Vec<_> = commands.iter().map(texts).filter(is_a_write).collect();
+        if locks.is_empty() || writes.is_empty() {
+            return;
+        }
+        let commit = Commit::new(&names_of(&locks), writes);
+        self.commits.0.push((at, commit));
+    }
+
+    /// Those of these keys that are locks.
+    fn locks_of<'a>(&self, keys: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
+        keys.filter(|key| self.used.contains(*key))
+    }
+
+    /// The names of those of these keys that are locks.
+    pub(in crate::testing) fn lock_names(&self, keys: &[&str]) -> String {
+        names_of(&self.locks_of(keys.iter().copied()).collect::<Vec<_>>())
+    }
+}
+
+/// The name of a lock, or its key if it has another prefix.
+pub(in crate::testing) fn name_of(key: &str) -> &str {
+    key.strip_prefix("lock:").unwrap_or(key)
+}
+
+fn names_of(keys: &[&str]) -> String {
+    let names: Vec<&str> = keys.iter().map(|key| name_of(key)).collect();
+    names.join(", ")
 }

@@ -17,10 +17,19 @@ impl Entry {
                 Ok(Value::Array(vec![yes(was_held), found]))
             }
             // The plain command does not check the key's type.
-            ("SET", [_, _, "NX", ..]) if self.lock.is_some() => Ok(Value::Nil),
+            ("SET", [_, _, "NX", ..]) if self.lock.is_some() || self.data.is_some() => {
+                Ok(Value::Nil)
+            }
             ("SET", [_, token, "NX", "PX", lease]) => {
                 self.hold(now.after(number(lease)?), LockValue::Mutex((*token).into()));
                 Ok(Value::Okay)
+            }
+            ("ACQUIRE_SIMPLE", [_, token, lease]) => {
+                let is_ours = self.text()?.is_none_or(|holder| holder == token.as_bytes());
+                if is_ours {
+                    self.hold(now.after(number(lease)?), LockValue::Mutex((*token).into()));
+                }
+                Ok(yes(is_ours))
             }
             ("FINISH_RUN", [_, mark, token, who, kept]) => {
                 Ok(self.finish_run(mark, token, who, number(kept)?, now))
@@ -426,7 +435,7 @@ pub(super) fn number(text: &str) -> RedisResult<u64> {
     text.parse().map_err(|_| makes_no_sense())
 }
 
-fn wrong_type() -> RedisError {
+pub(super) fn wrong_type() -> RedisError {
     refused(
         "WRONGTYPE",
         "Operation against a key holding the wrong kind of value",

@@ -1,0 +1,192 @@
+//! The stand-in's state: its locks and data, its clock and its observers.
+
+use std::{
+    net::{SocketAddr, TcpStream},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant, SystemTime},
+};
+
+use parking_lot::Mutex;
+use redis::RedisError;
+
+use super::{
+    failing::{Action, Failing, Failure},
+    store::{Execution, Now, Store, name_of, server_error},
+};
+use crate::{
+    error::{Error, Result},
+    pool::Pool,
+    server::{Disturbance, Observer, Reply},
+    time::Clock,
+    wire::Call,
+};
+
+/// Longer than anything here takes, except perhaps a test's own callback.
+pub(super) const LONGEST: Duration = Duration::from_secs(1);
+
+/// A stand-in for a server: it keeps locks in this process's memory, and a test moves its clock.
+/// Clones share one state.
+#[derive(Clone, Default)]
+pub struct StandIn {
+    pub(super) state: Arc<StandInState>,
+}
+
+/// The state that all clones of a stand-in share.
+pub(super) struct StandInState {
+    pub(super) store: Mutex<Store>,
+    pub(super) clock: Clock,
+    /// The time of creation, by both clocks.
+    began: (Instant, SystemTime),
+    pub(super) is_there: AtomicBool,
+    pub(super) failing: Failing,
+    /// The pool that leads here, and the port that listens, once there are any.
+    pub(super) served: Mutex<Option<(Pool, SocketAddr)>>,
+    /// One for each simulated process.
+    observers: Mutex<Vec<Weak<dyn Observer>>>,
+}
+
+impl Default for StandInState {
+    fn default() -> Self {
+        let clock = Clock::movable();
+        Self {
+            store: Mutex::default(),
+            clock,
+            began: (clock.now(), SystemTime::now()),
+            is_there: AtomicBool::new(true),
+            failing: Failing::default(),
+            served: Mutex::default(),
+            observers: Mutex::default(),
+        }
+    }
+}
+
+impl Drop for StandInState {
+    fn drop(&mut self) {
+        // Wakes the thread that listens, which ends.
+        if let Some((_, address)) = self.served.get_mut() {
+            let _ = TcpStream::connect_timeout(address, LONGEST);
+        }
+    }
+}
+
+impl StandIn {
+    /// The way in which a request fails, if a test says that it does.
+    pub(super) fn failure(&self, action: Action, lock: &str) -> Option<Failure> {
+        self.state.failing.failure(action, lock)
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.state.is_there.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn now(&self) -> Now {
+        let (began, since_1970) = self.state.began;
+        let since_1970 = since_1970
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let now = since_1970 + self.state.clock.since(began);
+        Now(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Changes the lock of this name behind its holder's back. Unless the server is unreachable, it
+    /// notifies the observers and returns once they have reacted.
+    pub(super) fn disturb(
+        &self,
+        name: &str,
+        disturb: impl Fn(&mut Store, &str, Now) -> bool,
+    ) -> bool {
+        let (now, mut store) = (self.now(), self.state.store.lock());
+        let keys = store.keys_of(name);
+        let mut was_any = false;
+        for key in &keys {
+            was_any |= disturb(&mut store, key, now);
+        }
+        drop(store);
+        if self.is_there() {
+            for key in &keys {
+                self.for_each_observer(|observer| observer.changed(key));
+            }
+            self.settle();
+        }
+        was_any
+    }
+
+    /// Runs a call, unless it has to fail; `None` if the server is unreachable.
+    pub(super) fn run(&self, call: &Call) -> Option<Execution> {
+        if !self.is_there() {
+            return None;
+        }
+        let (script, words) = call.parts();
+        let lock = name_of(words.first().copied().unwrap_or_default());
+        let failure = self.failure(Action::of(script), lock);
+        let refused = |answer| Execution {
+            answer,
+            changed: None,
+        };
+        Some(match failure {
+            Some(Failure::Refused(error)) => refused(server_error(error).extract_error()),
+            Some(Failure::LostRequest) => refused(Err(no_reply())),
+            Some(Failure::LostReply) => Execution {
+                answer: Err(no_reply()),
+                ..self.state.store.lock().run((script, words), self.now())
+            },
+            None => self.state.store.lock().run((script, words), self.now()),
+        })
+    }
+
+    /// Returns the reply and the key that has changed.
+    pub(super) fn ask_for(&self, call: &Call, tracked: bool) -> Result<(Reply, Option<String>)> {
+        let sent = self.state.clock.now();
+        let Execution { answer, changed } = self.run(call).ok_or_else(disconnected)?;
+        let reply = Reply {
+            tracked: tracked && answer.is_ok(),
+            answer,
+            sent,
+            // A test may move the clock at any moment. Times in the reply must not count from a
+            // later moment.
+            answered: sent,
+            again: false,
+        };
+        Ok((reply, changed))
+    }
+
+    /// Notifies of the locks of these keys.
+    pub(super) fn notify_changed(&self, changed: impl IntoIterator<Item = String>) {
+        for key in changed {
+            self.for_each_observer(|observer| observer.changed(&key));
+        }
+    }
+
+    /// Waits until all observers have done their due work.
+    pub(super) fn settle(&self) {
+        self.for_each_observer(|observer| observer.disturbed(Disturbance::Settle(LONGEST)));
+    }
+
+    pub(super) fn observe(&self, observer: Weak<dyn Observer>) {
+        self.state.observers.lock().push(observer);
+    }
+
+    pub(super) fn for_each_observer(&self, run: impl Fn(&dyn Observer)) {
+        let mut observers = self.state.observers.lock();
+        observers.retain(|observer| observer.strong_count() > 0);
+        let all: Vec<_> = observers.iter().filter_map(Weak::upgrade).collect();
+        drop(observers);
+        for observer in all {
+            run(&*observer);
+        }
+    }
+}
+
+fn no_reply() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+}
+
+pub(super) fn disconnected() -> Error {
+    Error::Pool {
+        reason: "the stand-in is disconnected".to_owned(),
+        source: None,
+    }
+}

@@ -1,0 +1,375 @@
+//! The data of jobs: strings and hashes, by the commands of Redis.
+
+use std::collections::BTreeMap;
+
+use redis::{RedisError, RedisResult, Value, parse_redis_value};
+
+use super::{
+    Entry, LockValue, MILLI, Nanos, Now, Store,
+    scripts::{int, millis_until, refused, text, wrong_type, yes},
+};
+use crate::wire::script_named;
+
+/// A command with its arguments.
+pub(in crate::testing) type Words = Vec<Vec<u8>>;
+
+/// The reply of a test to a command.
+pub(in crate::testing) type Answer = Box<dyn FnMut(&[&str]) -> Option<Value> + Send>;
+
+/// A value of a job.
+#[derive(Clone, PartialEq)]
+pub(in crate::testing) struct Data {
+    value: DataValue,
+    pub(super) end: Option<Nanos>,
+}
+
+#[derive(Clone, PartialEq)]
+enum DataValue {
+    Text(Vec<u8>),
+    Hash(Hash),
+}
+
+type Hash = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The keys of the locks that a command has changed.
+type ChangedLocks = Vec<String>;
+
+impl Store {
+    /// Executes one command. A test answers first, except for commands on the key of a lock.
+    pub(in crate::testing) fn command(&mut self, words: &Words, now: Now) -> (Value, ChangedLocks) {
+        let (mut changed, texts) = (Vec::new(), texts(words));
+        let texts: Vec<&str> = texts.iter().map(|text| &**text).collect();
+        let executed = match self.answered(&texts) {
+            Some(answer) => Ok(answer),
+            None => self.executed(words, &texts, now, &mut changed),
+        };
+        let refusal = |error: RedisError| {
+            let code = error.code().unwrap_or("ERR");
+            server_error(&format!("{code} {}", error.detail().unwrap_or_default()))
+        };
+        (executed.unwrap_or_else(refusal), changed)
+    }
+
+    fn answered(&mut self, words: &[&str]) -> Option<Value> {
+        let is_of_a_lock = self.used.contains(lock_key(words.get(1)?));
+        self.answer.as_mut().filter(|_| !is_of_a_lock)?(words)
+    }
+
+    fn executed(
+        &mut self,
+        words: &Words,
+        texts: &[&str],
+        now: Now,
+        changed: &mut ChangedLocks,
+    ) -> RedisResult<Value> {
+        let name = texts.first().unwrap_or(&"").to_uppercase();
+        match (&*name, texts.get(1..).unwrap_or_default()) {
+            ("PING", []) => Ok(Value::SimpleString("PONG".to_owned())),
+            ("TIME", []) => {
+                let (seconds, micros) = (now.micros() / 1_000_000, now.micros() % 1_000_000);
+                let parts = [seconds, micros].map(|number| text(&number.to_string()));
+                Ok(Value::Array(parts.to_vec()))
+            }
+            ("EVAL", [source, _, words @ ..]) => {
+                let hash = redis::Script::new(source).get_hash().to_owned();
+                self.script(&hash, words, now, changed)
+            }
+            ("EVALSHA", [hash, _, words @ ..]) => self.script(hash, words, now, changed),
+            // As the functions of the book take their lock.
+            ("SET", [key, token, "NX", "PX", lease]) if key.starts_with("lock:") => {
+                let ran = self.run(("SET", vec![key, token, "NX", "PX", lease]), now);
+                changed.extend(ran.changed);
+                ran.answer
+            }
+            ("DEL" | "UNLINK" | "EXISTS", keys) if !keys.is_empty() => {
+                let is_read = name == "EXISTS";
+                let there = keys.iter().filter(|key| {
+                    let (was_there, has_changed) = self.change(key, now, |entry| {
+                        let was_there = entry.lock.is_some() || entry.data.is_some();
+                        if !is_read {
+                            (entry.lock, entry.data) = (None, None);
+                        }
+                        was_there
+                    });
+                    changed.extend(has_changed.then(|| (**key).to_owned()));
+                    was_there
+                });
+                Ok(Value::Int(int(there.count() as u64)))
+            }
+            ("MGET", keys) if !keys.is_empty() => {
+                let values = keys.iter().map(|key| {
+                    let read = |entry: &mut Entry| entry.text().ok().flatten();
+                    self.change(key, now, read)
+                        .0
+                        .map_or(Value::Nil, Value::BulkString)
+                });
+                Ok(Value::Array(values.collect()))
+            }
+            ("HGET", [key, level]) if self.is_beside_a_lock(key) => {
+                let end = |entry: &mut Entry| entry.level_end(level);
+                Ok(self.change(lock_key(key), now, end).0.unwrap_or(Value::Nil))
+            }
+            (_, [key, ..]) => {
+                let arguments: Vec<&[u8]> = words.iter().skip(2).map(|word| &**word).collect();
+                let run = |entry: &mut Entry| entry.command(&name, &arguments, now);
+                let (executed, has_changed) = self.change(key, now, run);
+                changed.extend(has_changed.then(|| (*key).to_owned()));
+                executed
+            }
+            _ => Err(unknown(&name)),
+        }
+    }
+
+    fn is_beside_a_lock(&self, key: &str) -> bool {
+        let lock = lock_key(key);
+        lock != key && self.used.contains(lock)
+    }
+
+    fn script(
+        &mut self,
+        hash: &str,
+        words: &[&str],
+        now: Now,
+        changed: &mut ChangedLocks,
+    ) -> RedisResult<Value> {
+        let script = script_named(hash).ok_or_else(|| unknown("EVAL"))?;
+        let ran = self.run((script, words.to_vec()), now);
+        changed.extend(ran.changed);
+        ran.answer
+    }
+}
+
+impl Entry {
+    fn command(&mut self, name: &str, arguments: &[&[u8]], now: Now) -> RedisResult<Value> {
+        let bulk = |value: Option<&Vec<u8>>| value.cloned().map_or(Value::Nil, Value::BulkString);
+        match (name, arguments) {
+            ("GET", []) => Ok(bulk(self.text()?.as_ref())),
+            ("SET", [value, options @ ..]) => self.set(value, options, now),
+            ("SETNX", [value]) => Ok(yes(self.set(value, &[b"NX"], now)? == Value::Okay)),
+            ("SETEX", [time, value]) => self.set(value, &[b"EX", time], now),
+            ("PSETEX", [time, value]) => self.set(value, &[b"PX", time], now),
+            ("INCR", []) => self.add(1),
+            ("DECR", []) => self.add(-1),
+            ("INCRBY", [by]) => self.add(number(by)?),
+            ("DECRBY", [by]) => self.add(-number(by)?),
+            ("EXPIRE", [time]) => Ok(self.expire(number(time)?.saturating_mul(1_000), now)),
+            ("PEXPIRE", [time]) => Ok(self.expire(number(time)?, now)),
+            ("TTL", []) => Ok(Value::Int(
+                self.millis_left(now)
+                    .map_or_else(|none| none, |left| (left + 500) / 1_000),
+            )),
+            ("PTTL", []) => Ok(Value::Int(
+                self.millis_left(now).unwrap_or_else(|none| none),
+            )),
+            ("HGET" | "ZSCORE", [field]) if self.lock.is_some() => Ok(self.holder(field)),
+            ("HGET", [field]) => Ok(bulk(self.hash()?.get(*field))),
+            ("HMGET", fields) if !fields.is_empty() => {
+                let hash = self.hash()?;
+                Ok(Value::Array(
+                    fields.iter().map(|field| bulk(hash.get(*field))).collect(),
+                ))
+            }
+            ("HGETALL", []) => {
+                let pairs = self
+                    .hash()?
+                    .into_iter()
+                    .flat_map(|(field, value)| [field, value]);
+                Ok(Value::Array(pairs.map(Value::BulkString).collect()))
+            }
+            ("HEXISTS", [field]) => Ok(yes(self.hash()?.contains_key(*field))),
+            ("HLEN", []) => Ok(Value::Int(int(self.hash()?.len() as u64))),
+            ("HSET" | "HMSET", pairs) if !pairs.is_empty() && pairs.len() % 2 == 0 => {
+                let mut hash = self.hash()?;
+                let had = hash.len();
+                let pairs = pairs
+                    .chunks(2)
+                    .map(|pair| (pair[0].to_vec(), pair[1].to_vec()));
+                hash.extend(pairs);
+                let added = hash.len() - had;
+                self.keep(DataValue::Hash(hash));
+                Ok(if name == "HSET" {
+                    Value::Int(int(added as u64))
+                } else {
+                    Value::Okay
+                })
+            }
+            ("HINCRBY", [field, by]) => {
+                let mut hash = self.hash()?;
+                let sum = sum(hash.get(*field), number(by)?)?;
+                hash.insert(field.to_vec(), sum.to_string().into());
+                self.keep(DataValue::Hash(hash));
+                Ok(Value::Int(sum))
+            }
+            ("HDEL", fields) if !fields.is_empty() => {
+                let mut hash = self.hash()?;
+                let had = hash.len();
+                hash.retain(|field, _| !fields.contains(&&**field));
+                let removed = had - hash.len();
+                if hash.is_empty() {
+                    self.data = None;
+                } else {
+                    self.keep(DataValue::Hash(hash));
+                }
+                Ok(Value::Int(int(removed as u64)))
+            }
+            _ => Err(unknown(name)),
+        }
+    }
+
+    /// The string at this key. The lock of a mutex is one: its holder's token.
+    pub(super) fn text(&self) -> RedisResult<Option<Vec<u8>>> {
+        match (self.value(), &self.data) {
+            (Some(LockValue::Mutex(token)), _) => Ok(Some(token.clone().into())),
+            (
+                None,
+                Some(Data {
+                    value: DataValue::Text(text),
+                    ..
+                }),
+            ) => Ok(Some(text.clone())),
+            (None, None) => Ok(None),
+            _ => Err(wrong_type()),
+        }
+    }
+
+    fn hash(&self) -> RedisResult<Hash> {
+        match (&self.lock, &self.data) {
+            (
+                None,
+                Some(Data {
+                    value: DataValue::Hash(hash),
+                    ..
+                }),
+            ) => Ok(hash.clone()),
+            (None, None) => Ok(Hash::new()),
+            _ => Err(wrong_type()),
+        }
+    }
+
+    /// Stores a value. The key keeps its end.
+    fn keep(&mut self, value: DataValue) {
+        let end = self.data.as_ref().and_then(|data| data.end);
+        self.data = Some(Data { value, end });
+    }
+
+    fn set(&mut self, value: &[u8], options: &[&[u8]], now: Now) -> RedisResult<Value> {
+        let is_there = self.lock.is_some() || self.data.is_some();
+        let (mut end, mut rest) = (None, options);
+        loop {
+            rest = match rest {
+                [] => break,
+                [b"NX", ..] if is_there => return Ok(Value::Nil),
+                [b"XX", ..] if !is_there => return Ok(Value::Nil),
+                [b"NX" | b"XX", rest @ ..] => rest,
+                [unit @ (b"EX" | b"PX"), time, rest @ ..] => {
+                    let factor = if *unit == b"EX" { 1_000 } else { 1 };
+                    let millis = u64::try_from(number(time)?).map_err(|_| not_a_number())?;
+                    end = Some(now.after(millis.saturating_mul(factor)));
+                    rest
+                }
+                _ => return Err(unknown("SET with other options than EX, PX, NX and XX")),
+            };
+        }
+        self.lock = None;
+        let value = DataValue::Text(value.to_vec());
+        self.data = Some(Data { value, end });
+        Ok(Value::Okay)
+    }
+
+    fn add(&mut self, by: i64) -> RedisResult<Value> {
+        if self.lock.is_some() {
+            return Err(wrong_type());
+        }
+        let sum = sum(self.text()?.as_ref(), by)?;
+        self.keep(DataValue::Text(sum.to_string().into()));
+        Ok(Value::Int(sum))
+    }
+
+    fn expire(&mut self, millis: i64, now: Now) -> Value {
+        let Some(data) = &mut self.data else {
+            return yes(false);
+        };
+        data.end = Some(now.after(u64::try_from(millis).unwrap_or(0)));
+        yes(true)
+    }
+
+    /// The error is the reply for a key that is missing or has no end.
+    fn millis_left(&self, now: Now) -> Result<i64, i64> {
+        let end = match (&self.lock, &self.data) {
+            (Some(lock), _) => Some(lock.end),
+            (None, Some(data)) => data.end,
+            (None, None) => return Err(-2),
+        };
+        end.map(|end| millis_until(end, now)).ok_or(-1)
+    }
+
+    /// What a lock that is no mutex has at this field: the count of an owner, or the end of a hold.
+    fn holder(&self, field: &[u8]) -> Value {
+        let field = String::from_utf8_lossy(field);
+        let end = |end: &Nanos| (end / MILLI).to_string();
+        let found = match self.value() {
+            Some(LockValue::Reentrant(entered)) if entered.owner == field => {
+                Some(entered.acquisitions.len().to_string())
+            }
+            Some(LockValue::ReadWrite(ends)) => ends.get(&*field).map(end),
+            Some(LockValue::Semaphore(permits)) => permits.get(&*field).map(|it| end(&it.end)),
+            _ => None,
+        };
+        found.map_or(Value::Nil, |found| text(&found))
+    }
+
+    /// The end of one acquisition of a reentrant lock, `t:` and its token, beside the lock.
+    fn level_end(&self, field: &str) -> Option<Value> {
+        let Some(LockValue::Reentrant(entered)) = self.value() else {
+            return None;
+        };
+        let end = entered.acquisitions.get(field.strip_prefix("t:")?)?;
+        Some(text(&(end / MILLI).to_string()))
+    }
+}
+
+/// The key of the lock that this key stands beside, or the key itself.
+pub(in crate::testing) fn lock_key(key: &str) -> &str {
+    let beside = [":lease", ":done{"].iter().find_map(|suffix| {
+        let (lock, rest) = key.split_once(suffix)?;
+        (rest.is_empty() || *suffix == ":done{").then_some(lock)
+    });
+    match beside {
+        Some(lock) => lock
+            .strip_prefix('{')
+            .and_then(|lock| lock.strip_suffix('}'))
+            .unwrap_or(lock),
+        None => key,
+    }
+}
+
+pub(in crate::testing) fn texts(words: &Words) -> Vec<String> {
+    let text = |word: &Vec<u8>| String::from_utf8_lossy(word).into_owned();
+    words.iter().map(text).collect()
+}
+
+/// An error reply: its code, then its text.
+pub(in crate::testing) fn server_error(text: &str) -> Value {
+    let line = text.replace(['\r', '\n'], " ");
+    parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap_or(Value::Nil)
+}
+
+fn number(word: &[u8]) -> RedisResult<i64> {
+    let word = std::str::from_utf8(word).map_err(|_| not_a_number())?;
+    word.parse().map_err(|_| not_a_number())
+}
+
+fn sum(before: Option<&Vec<u8>>, by: i64) -> RedisResult<i64> {
+    let before = before.map_or(Ok(0), |before| number(before))?;
+    before.checked_add(by).ok_or_else(not_a_number)
+}
+
+fn not_a_number() -> RedisError {
+    refused("ERR", "value is not an integer or out of range")
+}
+
+fn unknown(name: &str) -> RedisError {
+    let reason =
+        format!("the stand-in does not execute `{name}`, as it is here: see StandIn::answer");
+    refused("ERR", &reason)
+}

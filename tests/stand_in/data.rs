@@ -1,0 +1,270 @@
+//! What jobs write and read, on a real server and on the stand-in.
+
+use std::cell::Cell;
+
+use leasehold::{
+    Error, Result, WatchedConnection,
+    testing::{Action, Failure, StandIn},
+    transaction_with_lock,
+};
+use redis::{Commands, Connection, Value};
+
+use crate::{
+    common::{LONG, MS, hold::every_kind},
+    world::{World, on_both, told},
+};
+
+/// The words of commands on two keys, of which any order makes sense or is refused.
+const COMMANDS: [&str; 40] = [
+    "GET k",
+    "SET k 5",
+    "SET k 7 EX 100",
+    "SET k 8 NX",
+    "SET k 9 XX",
+    "SET k x",
+    "SETNX k 1",
+    "SETEX k 100 1",
+    "PSETEX k 100000 1",
+    "INCR k",
+    "DECR k",
+    "INCRBY k 5",
+    "DECRBY k 2",
+    "INCRBY k x",
+    "INCRBY k 9223372036854775807",
+    "EXISTS k",
+    "EXISTS k h k",
+    "DEL k",
+    "DEL h k",
+    "UNLINK h",
+    "MGET k h none",
+    "HGET h a",
+    "HSET h a 1",
+    "HSET h a 2 b 3",
+    "HMSET h c 4",
+    "HMGET h a b none",
+    "HGETALL h",
+    "HEXISTS h a",
+    "HLEN h",
+    "HINCRBY h a 5",
+    "HINCRBY h b -1",
+    "HDEL h a",
+    "HDEL h a b none",
+    "GET h",
+    "HGET k a",
+    "INCR h",
+    "SET h 1",
+    "EXPIRE k 100",
+    "EXPIRE none 100",
+    "HINCRBY k a 1",
+];
+
+fn ask(conn: &mut Connection, command: &str) -> String {
+    let mut words = command.split(' ');
+    let mut asked = redis::cmd(words.next().unwrap());
+    words.for_each(|word| _ = asked.arg(word));
+    match asked.query::<Value>(conn) {
+        Ok(Value::Array(mut pairs)) if command.starts_with("HGETALL") => {
+            pairs.sort_by_key(|value| format!("{value:?}"));
+            format!("{pairs:?}")
+        }
+        Ok(value) => format!("{value:?}"),
+        Err(error) => format!("{:?}", error.code()),
+    }
+}
+
+#[test]
+fn commands_answer_as_on_a_server() {
+    let seed = fastrand::u64(..);
+    on_both(|world| {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut conn = world.pool().get().unwrap();
+        let steps = (0..500).map(|_| {
+            let command = COMMANDS[random.usize(..COMMANDS.len())];
+            format!("seed {seed}: {command}: {}", ask(&mut conn, command))
+        });
+        steps.collect::<Vec<_>>()
+    });
+}
+
+#[test]
+fn what_has_an_end_is_gone_after_it() {
+    on_both(|world| {
+        let mut conn = world.pool().get().unwrap();
+        let mut asked: Vec<_> = ["SET k 1 PX 150", "SET kept 1", "PEXPIRE kept 150", "INCR k"]
+            .map(|command| ask(&mut conn, command))
+            .into();
+        asked.push(ask(&mut conn, "SET kept 1"));
+        let ends = ["PTTL k", "TTL kept", "TTL none"].map(|command| ask(&mut conn, command));
+        assert!(
+            ends[0] != "int(-1)" && ends[1] == "int(-1)" && ends[2] == "int(-2)",
+            "{ends:?}"
+        );
+        world.pass(200 * MS);
+        asked.extend(["GET k", "GET kept"].map(|command| ask(&mut conn, command)));
+        asked
+    });
+}
+
+/// Moves 5, if there is enough.
+fn pay(conn: &mut WatchedConnection<'_>, pipe: &mut redis::Pipeline) -> Result<bool> {
+    let funds: Option<i64> = conn.get("wallet:7")?;
+    if funds.unwrap_or(0) < 5 {
+        return Ok(false);
+    }
+    pipe.decr("wallet:7", 5).incr("wallet:8", 5);
+    Ok(true)
+}
+
+fn wallets(world: &dyn World) -> [Option<i64>; 2] {
+    let mut conn = world.pool().get().unwrap();
+    conn.mget(&["wallet:7", "wallet:8"]).unwrap()
+}
+
+fn fill(world: &dyn World, funds: i64) {
+    let mut conn = world.pool().get().unwrap();
+    let () = conn.set("wallet:7", funds).unwrap();
+}
+
+#[test]
+fn a_transaction_reads_and_writes_while_the_lock_is_held() {
+    on_both(|world| {
+        every_kind(&world.locks()).map(|lock| {
+            fill(world, 7);
+            let lease = lock.acquire(LONG).unwrap();
+            let paid = [(); 2].map(|()| lease.transaction(&["wallet:7"], pay).unwrap());
+            let failed = told(&lease.transaction(&[], |conn, pipe| {
+                pay(conn, pipe)?;
+                Err::<(), _>(Error::other("no"))
+            }));
+            let refused =
+                told(&lease.transaction(&[], |conn, _| Ok(redis::cmd("UNWATCH").exec(conn)?)));
+            let of_a_kind = told(&lease.transaction(&[], |conn, _| {
+                Ok(conn.hget::<_, _, Option<i64>>("wallet:7", "a")?)
+            }));
+            let partly = told(&lease.commit(|pipe| _ = pipe.set("a", 1).hset("wallet:7", "a", 1)));
+            world.steal(&lock);
+            let lost = told(&lease.transaction(&["wallet:7"], pay));
+            (
+                paid,
+                failed,
+                refused,
+                of_a_kind,
+                partly,
+                lost,
+                wallets(world),
+            )
+        })
+    });
+}
+
+#[test]
+fn a_key_that_changes_meanwhile_starts_it_again() {
+    on_both(|world| {
+        fill(world, 7);
+        let locks = world.locks();
+        let lease = locks.lock("a").acquire(LONG).unwrap();
+        let attempts = Cell::new(0);
+        let changing = |keys: &[&str]| {
+            attempts.set(0);
+            fill(world, 7);
+            let paid = lease.transaction(keys, |conn, pipe| {
+                attempts.set(attempts.get() + 1);
+                let paid = pay(conn, pipe)?;
+                if attempts.get() == 1 {
+                    fill(world, 3);
+                }
+                Ok(paid)
+            });
+            (paid.unwrap(), attempts.get(), wallets(world))
+        };
+        (changing(&["wallet:7"]), changing(&[]))
+    });
+}
+
+#[test]
+fn a_set_reads_and_writes_while_all_are_held() {
+    on_both(|world| {
+        fill(world, 12);
+        let locks = world.locks();
+        let leases = locks.all_of(["b", "a"]).acquire(LONG).unwrap();
+        let paid = leases.transaction(&[], pay).unwrap();
+        world.steal(&locks.lock("b"));
+        let lost = told(&leases.transaction(&[], pay));
+        (paid, lost, wallets(world))
+    });
+}
+
+#[test]
+fn the_functions_of_the_book_take_its_connections() {
+    on_both(|world| {
+        fill(world, 12);
+        let (locks, pool) = (world.locks(), world.pool());
+        let mut conn = pool.get().unwrap();
+        let mut with_lock = |wait| {
+            let keys = ["wallet:7"];
+            transaction_with_lock(&mut conn, "a", wait, LONG, &keys, pay).unwrap()
+        };
+        let paid = with_lock(MS);
+        let free = !locks.lock("a").inspect().unwrap().is_held();
+        let held = locks.lock("a").acquire(LONG).unwrap();
+        let busy = with_lock(20 * MS);
+        held.release().unwrap();
+        let token = leasehold::acquire_lock_with_timeout(&mut conn, "a", MS, LONG).unwrap();
+        let token = token.unwrap();
+        let taken = told(&locks.lock("a").acquire(MS));
+        let released = [(); 2].map(|()| leasehold::release_lock(&mut conn, "a", &token).unwrap());
+        (paid, free, busy, taken, released, wallets(world))
+    });
+}
+
+#[test]
+fn a_commit_on_a_callers_connection_writes_or_is_refused() {
+    on_both(|world| {
+        let other = StandIn::new();
+        let lease = world.locks().lock("a").acquire(LONG).unwrap();
+        let committed = [world.pool(), other.pool().unwrap()].map(|pool| {
+            let mut conn = pool.get().unwrap();
+            told(&lease.commit_on::<()>(&mut conn, |pipe| _ = pipe.set("b", 1).ignore()))
+        });
+        (committed, lease.is_held(), other.commits().len())
+    });
+}
+
+#[test]
+fn a_read_that_fails_once_is_repeated_and_one_that_goes_on_failing_is_an_error() {
+    let stand_in = StandIn::new();
+    let lease = stand_in.locks().unwrap().lock("a").acquire(LONG).unwrap();
+    let pay = || told(&lease.transaction(&[], |conn, pipe| pay(conn, pipe)));
+    stand_in.fail_next(Action::Read, Failure::LostRequest);
+    assert_eq!(pay(), "ok");
+    stand_in.fail_next(Action::Read, Failure::Refused("NOPERM not you"));
+    assert_eq!(pay(), "another error");
+    stand_in.fail(|action, _| (action == Action::Read).then_some(Failure::LostReply));
+    assert_eq!(pay(), "another error");
+    stand_in.fail(|_, _| None);
+    assert_eq!(pay(), "ok");
+    lease.release().unwrap();
+}
+
+#[test]
+fn every_request_for_a_lock_may_fail_and_no_other() {
+    let stand_in = StandIn::new();
+    let locks = stand_in.locks().unwrap();
+    let leases = ["a", "b"].map(|name| locks.lock(name).acquire(LONG).unwrap());
+    for (failure, verified) in [
+        (Failure::Refused("NOPERM not you"), "another error"),
+        (Failure::LostRequest, "unknown"),
+        (Failure::LostReply, "unknown"),
+    ] {
+        stand_in.fail(move |_, lock| (lock == "a").then_some(failure));
+        let found = leases.each_ref().map(|lease| told(&lease.verify()));
+        assert_eq!(found, [verified, "ok"], "{failure:?}");
+    }
+    // Renewals in the background too.
+    stand_in.fail(|_, lock| (lock == "a").then_some(Failure::LostRequest));
+    (0..6).for_each(|_| stand_in.advance(LONG / 10));
+    assert_eq!(
+        leases.each_ref().map(leasehold::Lease::is_held),
+        [false, true]
+    );
+}
