@@ -50,7 +50,7 @@ impl Locks {
     /// meanwhile, or whose slot moves, may be missing. Keys that are no locks are left out.
     ///
     /// # Errors
-    /// - [`Error::Invalid`](crate::Error::Invalid): the prefix is not valid; or this is the stand-in.
+    /// - [`Error::Invalid`](crate::Error::Invalid): the prefix is not valid.
     /// - [`Error::Pool`](crate::Error::Pool), [`Error::Redis`](crate::Error::Redis): a server cannot be
     ///   reached, or refuses `SCAN`.
     /// - [`Error::Forked`](crate::Error::Forked): in a forked child.

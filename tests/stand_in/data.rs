@@ -211,9 +211,29 @@ fn the_functions_of_the_book_take_its_connections() {
         held.release().unwrap();
         let token = leasehold::acquire_lock_with_timeout(&mut conn, "a", MS, LONG).unwrap();
         let token = token.unwrap();
-        let taken = told(&locks.lock("a").acquire(MS));
+        let meanwhile = told(&locks.lock("a").acquire(MS));
         let released = [(); 2].map(|()| leasehold::release_lock(&mut conn, "a", &token).unwrap());
-        (paid, free, busy, taken, released, wallets(world))
+        (paid, free, busy, meanwhile, released, wallets(world))
+    });
+}
+
+#[test]
+fn the_locks_that_are_held_are_found_beside_the_data() {
+    on_both(|world| {
+        fill(world, 7);
+        let locks = world.locks();
+        let names = ["a", "job:a", "job:b", "job*", "job:c"];
+        let held = names.map(|name| locks.lock(name).acquire(LONG).unwrap());
+        let [.., last] = held.each_ref();
+        let _ = last
+            .commit_once("id", LONG, |pipe| _ = pipe.set("job:data", 1))
+            .unwrap();
+        assert!(world.expire("job:b"));
+        ["", "job", "job:", "job*", "none"].map(|begin| {
+            let found = locks.held(begin).unwrap();
+            let names = found.iter().map(|(name, _)| name.to_owned());
+            names.collect::<Vec<_>>()
+        })
     });
 }
 
@@ -234,7 +254,7 @@ fn a_commit_on_a_callers_connection_writes_or_is_refused() {
 fn a_read_that_fails_once_is_repeated_and_one_that_goes_on_failing_is_an_error() {
     let stand_in = StandIn::new();
     let lease = stand_in.locks().unwrap().lock("a").acquire(LONG).unwrap();
-    let pay = || told(&lease.transaction(&[], |conn, pipe| pay(conn, pipe)));
+    let pay = || told(&lease.transaction(&[], pay));
     stand_in.fail_next(Action::Read, Failure::LostRequest);
     assert_eq!(pay(), "ok");
     stand_in.fail_next(Action::Read, Failure::Refused("NOPERM not you"));

@@ -85,7 +85,7 @@ impl Store {
                 let is_read = name == "EXISTS";
                 let there = keys.iter().filter(|key| {
                     let (was_there, has_changed) = self.change(key, now, |entry| {
-                        let was_there = entry.lock.is_some() || entry.data.is_some();
+                        let was_there = entry.is_there();
                         if !is_read {
                             (entry.lock, entry.data) = (None, None);
                         }
@@ -105,6 +105,17 @@ impl Store {
                 });
                 Ok(Value::Array(values.collect()))
             }
+            // All of them at once, for a pattern that ends in the only `*`.
+            ("SCAN", [_, "MATCH", pattern, ..]) => {
+                let start = pattern
+                    .strip_suffix('*')
+                    .unwrap_or(pattern)
+                    .replace('\\', "");
+                let mut keys: Vec<_> = self.entries.keys().cloned().collect();
+                keys.retain(|key| key.starts_with(&start) && self.is_there(key, now));
+                let keys = keys.iter().map(|key| text(key)).collect();
+                Ok(Value::Array(vec![text("0"), Value::Array(keys)]))
+            }
             ("HGET", [key, level]) if self.is_beside_a_lock(key) => {
                 let end = |entry: &mut Entry| entry.level_end(level);
                 Ok(self.change(lock_key(key), now, end).0.unwrap_or(Value::Nil))
@@ -118,6 +129,10 @@ impl Store {
             }
             _ => Err(unknown(&name)),
         }
+    }
+
+    fn is_there(&mut self, key: &str, now: Now) -> bool {
+        self.change(key, now, |entry| entry.is_there()).0
     }
 
     fn is_beside_a_lock(&self, key: &str) -> bool {
@@ -216,6 +231,10 @@ impl Entry {
         }
     }
 
+    pub(super) fn is_there(&self) -> bool {
+        self.lock.is_some() || self.data.is_some()
+    }
+
     /// The string at this key. The lock of a mutex is one: its holder's token.
     pub(super) fn text(&self) -> RedisResult<Option<Vec<u8>>> {
         match (self.value(), &self.data) {
@@ -253,7 +272,7 @@ impl Entry {
     }
 
     fn set(&mut self, value: &[u8], options: &[&[u8]], now: Now) -> RedisResult<Value> {
-        let is_there = self.lock.is_some() || self.data.is_some();
+        let is_there = self.is_there();
         let (mut end, mut rest) = (None, options);
         loop {
             rest = match rest {

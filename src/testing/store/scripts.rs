@@ -17,9 +17,7 @@ impl Entry {
                 Ok(Value::Array(vec![yes(was_held), found]))
             }
             // The plain command does not check the key's type.
-            ("SET", [_, _, "NX", ..]) if self.lock.is_some() || self.data.is_some() => {
-                Ok(Value::Nil)
-            }
+            ("SET", [_, _, "NX", ..]) if self.is_there() => Ok(Value::Nil),
             ("SET", [_, token, "NX", "PX", lease]) => {
                 self.hold(now.after(number(lease)?), LockValue::Mutex((*token).into()));
                 Ok(Value::Okay)
