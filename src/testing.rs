@@ -48,7 +48,11 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use leasehold::{Lease, Result, redis::Commands, testing::StandIn};
+//! use leasehold::{
+//!     Error, Lease, Result,
+//!     redis::Commands,
+//!     testing::{Action, Failure, StandIn},
+//! };
 //!
 //! fn pay(lease: &Lease) -> Result<bool> {
 //!     lease.transaction(&["wallet:7"], |conn, pipe| {
@@ -68,12 +72,16 @@
 //!
 //! assert!(pay(&lease)?);
 //! assert_eq!(conn.get::<_, i64>("wallet:8")?, 5);
-//! assert!(!pay(&lease)?);
-//! assert_eq!(stand_in.commits()[0].commands()[0], ["DECRBY", "wallet:7", "5"]);
+//! assert!(!pay(&lease)?); // 2 are left
+//!
+//! let () = conn.set("wallet:7", 7)?;
+//! stand_in.fail_next(Action::Commit, Failure::LostReply);
+//! assert!(matches!(pay(&lease), Err(Error::Unknown { .. })));
+//! assert_eq!(conn.get::<_, i64>("wallet:8")?, 10); // it was paid
 //!
 //! stand_in.steal("order:4711");
-//! assert!(pay(&lease).is_err());
-//! # Ok::<(), leasehold::Error>(())
+//! assert!(matches!(pay(&lease), Err(Error::Lost { .. })));
+//! # Ok::<(), Error>(())
 //! ```
 //!
 //! It executes `GET`, `SET` (with `EX`, `PX`, `NX`, `XX`), `SETEX`, `PSETEX`, `SETNX`, `MGET`,
