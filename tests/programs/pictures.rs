@@ -157,9 +157,9 @@ fn code_below(folder: &Path) -> Vec<String> {
             let text = fs::read_to_string(path).unwrap();
             let lines = text.lines().map(str::trim_start);
             let lines = lines.map(|line| {
-                let documented = line.strip_prefix("/// ");
+                let documented = line.strip_prefix("///");
                 documented
-                    .or_else(|| line.strip_prefix("//! "))
+                    .or_else(|| line.strip_prefix("//!"))
                     .unwrap_or(line)
             });
             code.push(flat(&lines.collect::<Vec<_>>().join("\n")));
