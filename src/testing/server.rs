@@ -7,10 +7,7 @@ use std::{
 
 use redis::{RedisResult, Value};
 
-use super::{
-    state::{LONGEST, StandIn, disconnected},
-    store::Execution,
-};
+use super::state::{LONGEST, StandIn, disconnected};
 use crate::{
     cancel::Cancel,
     error::Result,
@@ -90,9 +87,6 @@ impl Renewals for StandIn {
         let sent = self.state.clock.now();
         let mut changed = Vec::new();
         let replies = calls.iter().map(|call| match self.run(call) {
-            Some(Execution {
-                answer: Err(error), ..
-            }) if error.is_io_error() => (RenewalAnswer::Unanswered, Some(Failure::sent(error))),
             Some(ran) => {
                 // A server does not notify a connection of its own renewals. Releases wake the
                 // waiters.

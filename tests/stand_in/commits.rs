@@ -111,10 +111,17 @@ fn a_command_answers_what_a_test_says_and_otherwise_what_it_does() {
     assert!(matches!(editions(&lease), Err(Error::Reply { .. })));
     let once = lease.commit_once("id", HOUR, |pipe| _ = pipe.set("b", 1));
     assert_eq!(once.unwrap(), Committed::Now);
-    assert_eq!(stand_in.commits().len(), 4);
     lease
         .commit_and_release(|pipe| _ = pipe.set("b", 1))
         .unwrap();
+    // Without the mark and the release.
+    let [.., once, last] = &stand_in.commits()[..] else {
+        panic!("five were executed");
+    };
+    assert_eq!(
+        (once.commands(), last.commands().len()),
+        (last.commands(), 1)
+    );
 }
 
 #[test]
@@ -231,22 +238,24 @@ fn a_commit_that_is_repeated_by_its_id_is_recorded_once_for_as_long_as_it_is_rem
 #[test]
 fn a_commit_that_releases_wakes_who_waits() {
     let stand_in = StandIn::new();
-    let lease = held(&stand_in);
     let other = stand_in.locks().unwrap().lock("a");
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| other.acquire(60 * SECOND).map(|lease| lease.is_held()));
-        assert!(comes_true(|| other.inspect().unwrap().waiting_here() == 1));
-        lease
-            .commit_and_release(|pipe| {
-                pipe.set("b", 1);
-            })
-            .unwrap();
-        let asked = Instant::now();
-        assert!(waiting.join().unwrap().unwrap());
-        // Long before it would look again by itself, at the end of the lease.
-        assert!(asked.elapsed() < 5 * SECOND, "{:?}", asked.elapsed());
-    });
-    assert_eq!(written(&stand_in), ["1"]);
+    let mut took = Duration::ZERO;
+    for _ in 0..5 {
+        let lease = held(&stand_in);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| other.acquire(60 * SECOND)?.release());
+            assert!(comes_true(|| other.inspect().unwrap().waiting_here() == 1));
+            let asked = Instant::now();
+            lease
+                .commit_and_release(|pipe| _ = pipe.set("b", 1))
+                .unwrap();
+            waiting.join().unwrap().unwrap();
+            took += asked.elapsed();
+        });
+    }
+    // By itself it asks once a second.
+    assert!(took < 5 * SECOND / 2, "{took:?}");
+    assert_eq!(written(&stand_in), ["1"; 5]);
 }
 
 #[test]

@@ -213,7 +213,11 @@ fn the_functions_of_the_book_take_its_connections() {
         let token = token.unwrap();
         let meanwhile = told(&locks.lock("a").acquire(MS));
         let released = [(); 2].map(|()| leasehold::release_lock(&mut conn, "a", &token).unwrap());
-        (paid, free, busy, meanwhile, released, wallets(world))
+        // Another program's value is no lock of ours.
+        let () = conn.set("lock:other", "x").unwrap();
+        let other = leasehold::acquire_lock_with_timeout(&mut conn, "other", MS, LONG).unwrap();
+        let seen = (free, busy, meanwhile, other);
+        (paid, seen, released, wallets(world))
     });
 }
 
@@ -287,4 +291,20 @@ fn every_request_for_a_lock_may_fail_and_no_other() {
         leases.each_ref().map(leasehold::Lease::is_held),
         [false, true]
     );
+}
+
+#[test]
+fn a_connection_breaks_when_the_server_is_not_there_and_another_leads_to_the_data() {
+    let stand_in = StandIn::new();
+    fill(&stand_in, 7);
+    let lease = stand_in.locks().unwrap().lock("a").acquire(LONG).unwrap();
+    let mut conn = stand_in.pool().unwrap().get().unwrap();
+    stand_in.disconnect();
+    assert!(conn.get::<_, i64>("wallet:7").is_err());
+    drop(conn);
+    assert!(stand_in.pool().unwrap().get().is_err());
+    assert_eq!(told(&lease.transaction(&[], pay)), "no connection");
+    stand_in.reconnect();
+    assert!(lease.transaction(&[], pay).unwrap());
+    assert_eq!(wallets(&stand_in), [Some(2), Some(5)]);
 }
