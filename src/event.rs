@@ -5,7 +5,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -15,13 +15,21 @@ use crate::{
     token::FencingToken,
 };
 
+#[cfg(feature = "tracing")]
+mod tracing;
+
+#[cfg(feature = "tracing")]
+pub use self::tracing::TracingEvents;
+
 /// Receives the events of locks. Implement it to feed any library for metrics or logs.
 ///
 /// A method that you do not implement does nothing. Set it with
-/// [`Options::events`](crate::Options::events).
+/// [`Options::events`](crate::Options::events). For logs there is `TracingEvents`, with the feature
+/// `tracing`.
 ///
 /// Each event calls one hook, once:
 ///
+/// - An acquire begins: [`waiting`](Self::waiting).
 /// - A wait goes on, since an attempt has not got the lock: [`retrying`](Self::retrying).
 /// - A lock is granted, or handed over by another thread: [`acquired`](Self::acquired).
 /// - Somebody else held the lock for the whole wait: [`contended`](Self::contended).
@@ -34,9 +42,11 @@ use crate::{
 ///
 /// These calls are acquires: [`acquire`](crate::Lock::acquire),
 /// [`try_acquire`](crate::Lock::try_acquire), [`run`](crate::Lock::run) and
-/// [`run_once`](crate::Lock::run_once). One `released` follows each `acquired`, and also one `lost`
-/// if the lease was lost. A forked child calls no hook. A forgotten lease (`mem::forget`) calls no
-/// `released`.
+/// [`run_once`](crate::Lock::run_once), and a [`LockSet`](crate::LockSet) makes one for each of its
+/// locks. One `acquired`, `contended`, `already_run` or `failed` follows each `waiting`, on the same
+/// thread: so a gauge of the waits is exact. One `released` follows each `acquired`, and also one
+/// `lost` if the lease was lost. A forked child calls no hook. A forgotten lease (`mem::forget`)
+/// calls no `released`.
 ///
 /// A hook must be quick. `renewed` and `renewal_failed` run on the watchdog's thread and delay all
 /// renewals. `lost` runs on the callback thread, or on the thread that ends the hold if that one
@@ -56,6 +66,8 @@ use crate::{
 /// }
 /// ```
 pub trait Events: Send + Sync + 'static {
+    /// An acquire begins: also one that finds the lock free, does not wait or fails at once.
+    fn waiting(&self, _waiting: &Waiting<'_>) {}
     /// An attempt has not got the lock, and the wait goes on.
     ///
     /// Called for each attempt of the thread that asks the server: the first of those that wait.
@@ -107,38 +119,66 @@ pub enum HoldEnd {
     Unknown,
 }
 
-/// The hooks of one [`Options`](crate::Options), with their count of failures in a row.
+/// One caller's hooks, with their count of failures in a row.
 #[derive(Debug)]
-pub(crate) struct EventSink {
+pub(crate) struct Hooks {
     events: Arc<dyn Events>,
     failures: AtomicU32,
 }
 
-impl EventSink {
+impl Hooks {
     pub(crate) fn new(events: Arc<dyn Events>) -> Arc<Self> {
         Arc::new(Self {
             events,
             failures: AtomicU32::new(0),
         })
     }
+}
+
+/// All hooks of a lock, in the order in which they were given.
+#[derive(Debug)]
+pub(crate) struct EventSink {
+    hooks: Vec<Arc<Hooks>>,
+}
+
+impl EventSink {
+    pub(crate) fn after(earlier: Option<&Self>, hooks: Arc<Hooks>) -> Arc<Self> {
+        let mut all = earlier.map_or_else(Vec::new, |earlier| earlier.hooks.clone());
+        all.push(hooks);
+        Arc::new(Self { hooks: all })
+    }
 
     /// Calls a hook. The caller must hold no mutex.
-    pub(crate) fn tell(&self, call: impl FnOnce(&dyn Events)) {
-        shielded(|| call(&*self.events));
+    pub(crate) fn tell(&self, call: impl Fn(&dyn Events)) {
+        for hooks in &self.hooks {
+            shielded(|| call(&*hooks.events));
+        }
     }
 
     /// Calls a hook after a reply of the server, which ends the row of failures.
-    pub(crate) fn answered(&self, call: impl FnOnce(&dyn Events)) {
-        self.failures.store(0, Ordering::Relaxed);
+    pub(crate) fn answered(&self, call: impl Fn(&dyn Events)) {
+        for hooks in &self.hooks {
+            hooks.failures.store(0, Ordering::Relaxed);
+        }
         self.tell(call);
     }
 
     /// Calls a hook for a failure, with the number of failures in a row.
-    pub(crate) fn failed(&self, call: impl FnOnce(&dyn Events, u32)) {
-        let before = self.failures.fetch_add(1, Ordering::Relaxed);
-        let in_a_row = before.saturating_add(1);
-        self.tell(|events| call(events, in_a_row));
+    pub(crate) fn failed(&self, error: &Error, call: impl Fn(&dyn Events, u32)) {
+        // A wait that its caller cancelled says nothing about the server.
+        let counted = u32::from(!matches!(error, Error::Cancelled { .. }));
+        for hooks in &self.hooks {
+            let before = hooks.failures.fetch_add(counted, Ordering::Relaxed);
+            let in_a_row = before.saturating_add(1) * counted;
+            shielded(|| call(&*hooks.events, in_a_row));
+        }
     }
+}
+
+/// Returns a number that no other hold of this process has.
+pub(crate) fn next_hold() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 /// Runs a user's code on a thread that must survive it. `None`: it panicked.
@@ -181,6 +221,8 @@ macro_rules! events {
 }
 
 events! {
+    /// See [`Events::waiting`].
+    Waiting {}
     /// See [`Events::retrying`].
     Retrying {
         /// The time that the call has waited so far.
@@ -191,6 +233,9 @@ events! {
     }
     /// See [`Events::acquired`].
     Acquired {
+        /// The number of this hold, from 1: within a process each hold has its own, and all events
+        /// of it have the same.
+        hold: u64,
         /// The time that the call waited.
         waited: Duration,
         /// The number of attempts that were sent to the server.
@@ -219,11 +264,13 @@ events! {
         error: &'a Error,
         /// The number of failures in a row, this one included: acquires and renewals of all locks
         /// with these options. An acquire that gets the lock, or finds it held or its work done,
-        /// ends the row; so does a renewal.
+        /// ends the row; so does a renewal. 0 for [`Error::Cancelled`], which does not count.
         in_a_row: u32,
     }
     /// See [`Events::released`].
     Released {
+        /// The hold: see [`Acquired::hold`].
+        hold: u64,
         /// The time that the lock was held.
         held: Duration,
         /// The way the hold ended.
@@ -231,11 +278,15 @@ events! {
     }
     /// See [`Events::renewed`].
     Renewed {
+        /// The hold: see [`Acquired::hold`].
+        hold: u64,
         /// The time left of the lease now.
         remaining: Duration,
     }
     /// See [`Events::renewal_failed`].
     RenewalFailed {
+        /// The hold: see [`Acquired::hold`].
+        hold: u64,
         /// The error. Its [`source`](std::error::Error::source) chain has the causes.
         error: &'a Error,
         /// Counts renewals and acquires together: see [`AcquireFailed::in_a_row`].
@@ -243,6 +294,8 @@ events! {
     }
     /// See [`Events::lost`].
     Lost {
+        /// The hold: see [`Acquired::hold`].
+        hold: u64,
         /// Why the lease was lost.
         reason: LostReason,
     }

@@ -69,7 +69,7 @@
 //! | see who holds a lock, or take it away | [`Lock::inspect`], [`Lock::force_release`] |
 //! | list the locks that are held | [`Locks::held`] |
 //! | know what a server offers | [`Probe`] |
-//! | count or log what happens | [`Events`] |
+//! | count or log what happens | [`Events`]; for `tracing` the feature `tracing` |
 //! | know what to do about an error | [`Error`], `docs/errors.md` |
 //! | run a command under a lock | the program `lockrun`, `docs/lockrun.md` |
 //! | choose and set servers | `docs/servers.md` |
@@ -84,6 +84,7 @@
 //! | `cluster` | Redis Cluster: `redis+cluster://`, `Nodes` |
 //! | `tls-rustls` | `rediss://`, with ring unless the process has another provider |
 //! | `testing` | a stand-in for the server |
+//! | `tracing` | `TracingEvents`: events and spans of locks |
 //! | `lockrun` | the program, and what it needs |
 //!
 //! None is on by default. [`redis`] and [`r2d2`] are re-exported; redis has only its features
@@ -134,6 +135,8 @@ pub use cancel::Cancel;
 pub use cluster::{Nodes, NodesBuilder};
 pub use error::{Error, ErrorContext, LostReason, Result};
 pub use event::Events;
+#[cfg(feature = "tracing")]
+pub use event::TracingEvents;
 pub use locks::{
     Committed, HeldLocks, Holder, Inspection, LastRun, Lease, Leases, Lock, LockSet, Locks, Once,
     Options, Ran,

@@ -12,14 +12,14 @@ use std::{
     process::Command,
     sync::{
         Arc, Barrier,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
 use leasehold::{
-    Error, Lease, Leases, Locks, Once, Owner, Pool, Token, Watchdog,
+    Error, Events, Lease, Leases, Locks, Once, Options, Owner, Pool, Token, Watchdog, event,
     recipes::{Hold, reentrant},
 };
 use redis::Commands;
@@ -71,6 +71,31 @@ fn the_child_of_a_fork_releases_nothing_of_its_parents() {
         let lease = lease.take().unwrap();
         lease.verify().unwrap();
         lease.release().unwrap();
+    });
+}
+
+#[test]
+fn the_child_of_a_fork_calls_no_hook() {
+    #[derive(Default)]
+    struct Told(AtomicU32);
+    impl Events for Told {
+        fn waiting(&self, _: &event::Waiting<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn failed(&self, _: &event::AcquireFailed<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let told = Arc::new(Told::default());
+        let options = Options::new().events(told.clone());
+        let locks = Locks::connect(&server.url()).unwrap().with(options);
+        let said = said_by_a_child(|| {
+            let refused = ["a", ""].map(|name| locks.lock(name).try_acquire().is_err());
+            format!("{refused:?} {:?}", told.0)
+        });
+        assert_eq!(said.as_deref(), Some("[true, true] 0"));
     });
 }
 

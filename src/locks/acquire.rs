@@ -452,9 +452,11 @@ impl Wait<'_> {
         let (lock, made) = (self.operation.lock, self.attempts.made);
         let waited = self.stack.clock.since(self.started);
         let already_run = self.attempts.found_run.is_some();
-        let fence = acquired.and_then(Lease::fencing_token);
         events.answered(|events| match acquired {
-            Some(_) => events.acquired(&Acquired::new(lock, waited, made, fence)),
+            Some(lease) => {
+                let (hold, fence) = (lease.lease_state().number, lease.fencing_token());
+                events.acquired(&Acquired::new(lock, hold, waited, made, fence));
+            }
             None if already_run => events.already_run(&AlreadyRun::new(lock, waited)),
             None => events.contended(&Contended::new(lock, waited, made)),
         });

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     error::{Error, Operation, Result, ensure},
-    event::AcquireFailed,
+    event::{AcquireFailed, Waiting},
     name::{LockName, Owner},
     recipes::{
         hold::{Hold, LockKind},
@@ -294,7 +294,8 @@ impl Lock {
     }
 
     /// Acquires a hold, for all public functions. The inner error: the work of `run_once` was done
-    /// within the period. Reports a failure to the hooks; [`acquire`] reports the other results.
+    /// within the period. Reports the begin and a failure to the hooks; [`acquire`] reports the
+    /// other ends.
     pub(super) fn acquire_hold(
         &self,
         operation: Operation<'_>,
@@ -303,13 +304,18 @@ impl Lock {
     ) -> Result<Result<Lease, LastRun>> {
         let clock = self.stacks.clock;
         let started = clock.now();
+        // In a forked child a hook may block forever on a mutex that another thread held.
+        let is_forked_child = self.stacks.process.is_forked_child();
+        let events = (self.settings.events.as_ref()).filter(|_| !is_forked_child);
+        if let Some(events) = events {
+            events.tell(|events| events.waiting(&Waiting::new(self.name())));
+        }
         let waited =
             hold.and_then(|hold| acquire(operation, &self.stacks, &self.settings, hold, timeout));
-        // In a forked child a hook may block forever on a mutex that another thread held.
-        if let (Err(error), Some(events)) = (&waited, &self.settings.events)
-            && !matches!(error, Error::Forked | Error::Contended { .. })
+        if let (Err(error), Some(events)) = (&waited, events)
+            && !matches!(error, Error::Contended { .. })
         {
-            events.failed(|events, in_a_row| {
+            events.failed(error, |events, in_a_row| {
                 let waited = clock.since(started);
                 events.failed(&AcquireFailed::new(self.name(), waited, error, in_a_row));
             });

@@ -9,7 +9,7 @@ use std::{
 use crate::{
     cancel::Cancel,
     error::{Result, ensure},
-    event::{EventSink, Events},
+    event::{EventSink, Events, Hooks},
     name::Owner,
     server::Server,
     time::lease_millis,
@@ -241,9 +241,15 @@ impl Options {
     }
 
     /// The hooks that receive the events of these locks. Default none.
+    ///
+    /// They do not replace hooks that were given before: all are called, in the order in which they
+    /// were given. So logs and metrics go together.
     pub fn events(self, events: Arc<dyn Events>) -> Self {
-        let events = EventSink::new(events);
-        self.and(move |settings| settings.events = Some(Arc::clone(&events)))
+        let hooks = Hooks::new(events);
+        self.and(move |settings| {
+            let earlier = settings.events.as_deref();
+            settings.events = Some(EventSink::after(earlier, Arc::clone(&hooks)));
+        })
     }
 
     fn and(mut self, change: impl Fn(&mut Settings) + Send + Sync + 'static) -> Self {

@@ -187,7 +187,8 @@ impl Lease {
             self.lease_state().report_lost(reason);
         }
         let held = self.stack.clock.since(self.turn.since);
-        events.tell(|events| events.released(&Released::new(self.name(), held, end)));
+        let released = Released::new(self.name(), self.lease_state().number, held, end);
+        events.tell(|events| events.released(&released));
     }
 
     /// Sends the release. Returns false if the lock was no longer ours.

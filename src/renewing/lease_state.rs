@@ -17,7 +17,7 @@ use parking_lot::{Condvar, MappedMutexGuard, Mutex, MutexGuard};
 use super::entry::Terms;
 use crate::{
     error::{Error, LostReason, Operation},
-    event::{EventSink, Lost, RenewalFailed, Renewed, shielded},
+    event::{EventSink, Lost, RenewalFailed, Renewed, next_hold, shielded},
     name::Owner,
     recipes::hold::Hold,
     server::Failure,
@@ -56,6 +56,8 @@ pub(crate) struct LeaseState {
     /// The clock that ends the lease.
     pub(crate) clock: Clock,
     pub(crate) hold: Arc<Hold>,
+    /// The number of the hold, for the hooks.
+    pub(crate) number: u64,
     /// The named holder, if any. After a hand-over it differs from the owner of the hold, which is
     /// the first holder, as the server knows it.
     holder: Option<Owner>,
@@ -103,6 +105,7 @@ impl LeaseState {
             loss_is_reported: AtomicBool::new(false),
             clock,
             hold: Arc::clone(hold),
+            number: next_hold(),
             holder,
             fence,
         }
@@ -118,10 +121,13 @@ impl LeaseState {
             return;
         };
         let Some(failure) = failure else {
-            return events.answered(|it| it.renewed(&Renewed::new(lock, self.remaining())));
+            let renewed = Renewed::new(lock, self.number, self.remaining());
+            return events.answered(|events| events.renewed(&renewed));
         };
         let error = failure.error(Operation::new("renew", lock));
-        events.failed(|it, row| it.renewal_failed(&RenewalFailed::new(lock, &error, row)));
+        events.failed(&error, |events, row| {
+            events.renewal_failed(&RenewalFailed::new(lock, self.number, &error, row));
+        });
     }
 
     /// Reports the loss to the hooks, once. Called by the thread that detects the loss, which must
@@ -130,7 +136,8 @@ impl LeaseState {
         if let Some(events) = &self.events
             && !self.loss_is_reported.swap(true, Ordering::SeqCst)
         {
-            events.tell(|events| events.lost(&Lost::new(self.lock_name(), reason)));
+            let lost = Lost::new(self.lock_name(), self.number, reason);
+            events.tell(|events| events.lost(&lost));
         }
     }
 

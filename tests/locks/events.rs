@@ -298,7 +298,8 @@ fn a_wait_says_how_it_ended() {
         let kinds = (std::mem::discriminant(told), std::mem::discriminant(&error));
         assert_eq!(kinds.0, kinds.1, "{told} {error}");
     }
-    assert_eq!(log.in_a_row(), [1, 2, 3, 4, 5, 6]);
+    // A wait that its caller cancelled is no failure of the server.
+    assert_eq!(log.in_a_row(), [1, 2, 3, 4, 0, 5]);
 
     // An answer of the server ends the row.
     lock.acquire(LONG).unwrap().release().unwrap();

@@ -39,9 +39,12 @@ mod semaphores;
 mod set_failures;
 mod sets;
 mod shared_keys;
+#[cfg(feature = "tracing")]
+mod tracing;
 mod transactions;
 mod unfenced;
 mod untold;
+mod wait_hooks;
 mod waiting;
 mod wake_ups;
 

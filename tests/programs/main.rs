@@ -17,11 +17,13 @@ mod leader;
 #[cfg(feature = "lockrun")]
 mod lockrun;
 mod market;
+mod metrics;
 mod once_a_night;
 mod others;
 mod partner_api;
 mod pictures;
 mod problems;
+#[cfg(feature = "tracing")]
 mod tracing_events;
 mod transfer;
 mod traps;

@@ -26,6 +26,10 @@ impl Heard {
 }
 
 impl Events for Heard {
+    fn waiting(&self, event: &event::Waiting<'_>) {
+        self.note("waiting", event.lock());
+    }
+
     fn acquired(&self, event: &event::Acquired<'_>) {
         self.note("acquired", event.lock());
     }

@@ -1,6 +1,6 @@
 //! A real server and the stand-in, for tests that do not know which it is.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{thread, time::Duration};
 
 use leasehold::{Error, Events, Lock, Locks, Options, Owner, Pool, testing::StandIn};
 use redis::Commands;
