@@ -184,17 +184,20 @@ fn a_loss_is_told_in_every_way_for_every_kind() {
     on_both(|world| {
         let told_of = Arc::new(Told::default());
         let events = Arc::clone(&told_of) as Arc<dyn Events>;
+        let theirs = world.locks();
         let locks = world.locks().with(Options::new().events(events));
+        let mut takers = every_kind(&theirs).into_iter();
         let outcomes = every_kind(&locks).map(|lock| {
+            let taker = takers.next().unwrap();
             let lease = lock.acquire(LONG).unwrap();
             let (called, calls) = mpsc::channel();
             let call = move |reason| called.send(reason).unwrap();
             lease.lost().notify(call).unwrap();
             thread::sleep(50 * MS); // armed
             let taker = if lock.name() == "read" {
-                locks.write("read")
+                theirs.write("read")
             } else {
-                lock.clone()
+                taker
             };
             world.steal(&taker);
             assert!(lease.lost().wait_for(LONG));

@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use leasehold::{Error, Events, Lock, Locks, Options, Owner, Pool, testing::StandIn};
+use leasehold::{Error, Lock, Locks, Options, Owner, Pool, testing::StandIn};
 use redis::Commands;
 
 use crate::common::Server;
@@ -60,11 +60,6 @@ impl World for StandIn {
     }
 }
 
-/// Is told, and does nothing.
-struct Deaf;
-
-impl Events for Deaf {}
-
 impl World for Server {
     fn locks(&self) -> Locks {
         Locks::connect(&self.url()).unwrap()
@@ -91,8 +86,7 @@ impl World for Server {
             .renewal(true)
             .max_hold(Duration::MAX)
             .fencing(true)
-            .hand_over(0, Duration::ZERO)
-            .events(Arc::new(Deaf));
+            .hand_over(0, Duration::ZERO);
         let thief = lock.clone().with(options);
         let _ = thief.force_release().unwrap();
         let _ = thief.try_acquire().unwrap().unwrap().detach();
