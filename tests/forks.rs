@@ -157,7 +157,7 @@ fn every_way_to_the_server_refuses_in_the_child_of_a_fork_and_none_hangs() {
         });
         for said in said {
             let said = said.unwrap_or_default(); // nothing: it hung
-            assert_eq!(said.matches("Some(Forked)").count(), 23, "{said}");
+            assert_eq!(said.matches("Some(Forked)").count(), 24, "{said}");
         }
         let mut lease = Some(lease);
         let said = said_by_a_child(|| format!("{:?}", lease.take().map(Lease::release)));

@@ -32,7 +32,7 @@ struct Wait {
 /// |---|---|
 /// | error | `lost`: `reason` |
 /// | warn | `not acquired`: `error`, `waited`, `in_a_row` |
-/// | warn | `no answer, waiting`: `error`, `waited`, `failures` of this wait |
+/// | warn | `failed, waiting`: `error`, `waited`, `failures` of this wait |
 /// | warn | `not renewed, trying again`: `error`, `in_a_row` |
 /// | warn | `ended`, where a hold did not end by its release: `held`, `end` |
 /// | info | `busy, given up`: `waited`, `attempts` |
@@ -101,7 +101,7 @@ impl Events for TracingEvents {
         let failures = count_failure();
         if failures.is_power_of_two() {
             let error = with_causes(error);
-            warn!(target: TARGET, lock, error, ?waited, failures, "no answer, waiting");
+            warn!(target: TARGET, lock, error, ?waited, failures, "failed, waiting");
         }
     }
 
