@@ -106,11 +106,12 @@ impl Events for TracingEvents {
     }
 
     fn acquired(&self, acquired: &Acquired<'_>) {
+        let wait = take_wait();
         let lock = acquired.lock();
         let fence = acquired.fencing_token().map(FencingToken::get);
         let (waited, attempts) = (acquired.waited(), acquired.attempts());
         debug!(target: TARGET, lock, fence, ?waited, attempts, "acquired");
-        end_wait();
+        drop(wait);
         let mut span = debug_span!(target: TARGET, "hold", lock);
         if span.is_disabled() {
             span = Span::current();
@@ -119,18 +120,19 @@ impl Events for TracingEvents {
     }
 
     fn contended(&self, contended: &Contended<'_>) {
+        let _wait = take_wait();
         let (lock, waited) = (contended.lock(), contended.waited());
         let attempts = contended.attempts();
         info!(target: TARGET, lock, ?waited, attempts, "busy, given up");
-        end_wait();
     }
 
     fn already_run(&self, run: &AlreadyRun<'_>) {
+        let _wait = take_wait();
         debug!(target: TARGET, lock = run.lock(), waited = ?run.waited(), "already run");
-        end_wait();
     }
 
     fn failed(&self, failed: &AcquireFailed<'_>) {
+        let _wait = take_wait();
         let (lock, waited, in_a_row) = (failed.lock(), failed.waited(), failed.in_a_row());
         if let Error::Cancelled { .. } = failed.error() {
             debug!(target: TARGET, lock, ?waited, "cancelled");
@@ -138,7 +140,6 @@ impl Events for TracingEvents {
             let error = with_causes(failed.error());
             warn!(target: TARGET, lock, error, ?waited, in_a_row, "not acquired");
         }
-        end_wait();
     }
 
     fn released(&self, released: &Released<'_>) {
@@ -187,11 +188,11 @@ fn count_failure() -> u32 {
     WAITS.try_with(count).ok().flatten().unwrap_or(1)
 }
 
-/// Closes the span of the wait that ends on this thread.
-fn end_wait() {
+/// Takes the wait that ends on this thread. Its span closes when it is dropped, also if the
+/// subscriber panics.
+fn take_wait() -> Option<Wait> {
     let wait = WAITS.try_with(|waits| waits.borrow_mut().pop());
-    // Dropped after the borrow: the subscriber may acquire a lock of its own.
-    drop(wait);
+    wait.ok().flatten()
 }
 
 /// The error and its causes in one line, since most subscribers leave out the causes of a field.
