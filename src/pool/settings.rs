@@ -265,21 +265,13 @@ impl PoolBuilder {
     }
 
     pub(crate) fn access(&self, client: &Client) -> Result<Access> {
-        Ok(Access::new(self.prepared(client)?, self.login.clone()))
-    }
-
-    #[cfg(feature = "tls-rustls")]
-    fn prepared(&self, client: &Client) -> Result<Client> {
         let client = prepared(client)?;
-        match &self.certificates {
-            Some(certificates) => with_certificates(&client, certificates),
-            None => Ok(client),
-        }
-    }
-
-    #[cfg(not(feature = "tls-rustls"))]
-    fn prepared(&self, client: &Client) -> Result<Client> {
-        prepared(client)
+        #[cfg(feature = "tls-rustls")]
+        let client = match &self.certificates {
+            Some(certificates) => with_certificates(&client, certificates)?,
+            None => client,
+        };
+        Ok(Access::new(client, self.login.clone()))
     }
 
     pub(crate) fn build_to(
