@@ -265,13 +265,20 @@ impl PoolBuilder {
     }
 
     pub(crate) fn access(&self, client: &Client) -> Result<Access> {
+        Ok(Access::new(self.prepared(client)?, self.login.clone()))
+    }
+
+    #[cfg_attr(
+        not(feature = "tls-rustls"),
+        allow(clippy::unused_self, reason = "without TLS it has no certificates")
+    )]
+    fn prepared(&self, client: &Client) -> Result<Client> {
         let client = prepared(client)?;
         #[cfg(feature = "tls-rustls")]
-        let client = match &self.certificates {
-            Some(certificates) => with_certificates(&client, certificates)?,
-            None => client,
-        };
-        Ok(Access::new(client, self.login.clone()))
+        if let Some(certificates) = &self.certificates {
+            return with_certificates(&client, certificates);
+        }
+        Ok(client)
     }
 
     pub(crate) fn build_to(
