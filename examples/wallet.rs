@@ -1,6 +1,9 @@
 //! Money moves from one wallet to another, only while the lock of the order is held.
 //!
 //! `cargo run --example wallet [redis://127.0.0.1/]`
+//!
+//! Give wallet 7 some money first: `redis-cli set wallet:7 20`. On a cluster the lock and both
+//! wallets need one hash tag: `{shop}:order:4711`, `{shop}:wallet:7`.
 #![allow(clippy::print_stdout, reason = "a program that talks")]
 
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Turns an error of redis-rs into an [`Error`].
 
-use std::io;
+use std::{io, time::Duration};
 
 use redis::{ErrorKind, RedisError};
 
@@ -27,10 +27,16 @@ impl<'a> Operation<'a> {
         ErrorContext { operation, lock }
     }
 
+    /// The keys kept changing.
     pub(crate) fn contended(self) -> Error {
+        self.contended_after(None)
+    }
+
+    /// Others had the lock for this whole wait.
+    pub(crate) fn contended_after(self, waited: Option<Duration>) -> Error {
         Error::Contended {
             context: self.context(),
-            waited: None,
+            waited,
             holder: None,
             remaining: None,
         }

@@ -67,7 +67,10 @@ impl Target {
     /// [`Error::Invalid`] if the URL cannot be read. The error does not repeat the URL, which may
     /// hold a password.
     pub(crate) fn of(url: &str) -> Result<Self> {
-        let parts = Parts::of(url)?;
+        // A form would read a space: a plus is a plus in the query too, as in the login before it.
+        let (before, query) = cut(url, '?');
+        let url = format!("{before}{}", query.replace('+', "%2B"));
+        let parts = Parts::of(&url)?;
         match parts.kind {
             UrlKind::Server => Ok(Self::Server(parts.client(parts.hosts[0], parts.path)?)),
             UrlKind::Socket => {
@@ -339,6 +342,15 @@ mod tests {
             }
             assert_eq!(login(&server(&url)), (None, Some("p"), 2));
         }
+    }
+
+    #[test]
+    fn a_plus_in_a_password_is_a_plus_wherever_it_stands() {
+        let url = "redis+sentinel://:p+q@a/m?sentinel_password=a+b%20c";
+        assert_eq!(login(&sentinels(url).0[0]), (None, Some("a+b c"), 0));
+        assert_eq!(login(&server(url)), (None, Some("p+q"), 0));
+        let socket = server("redis+unix:///path?pass=a+b");
+        assert_eq!(login(&socket), (None, Some("a+b"), 0));
     }
 
     #[test]

@@ -205,7 +205,8 @@ pub fn acquire_semaphore_with_lock(
     let decided = until_granted(operation, &token, LOCK_WAIT, || {
         call.send(conn).and_then(|answer| decision(&answer))
     });
-    let is_ours = in_one_slot(decided)?.ok_or_else(|| operation.contended())?;
+    let busy = || operation.contended_after(Some(LOCK_WAIT));
+    let is_ours = in_one_slot(decided)?.ok_or_else(busy)?;
     Ok(is_ours.then_some(token))
 }
 

@@ -156,11 +156,9 @@ fn a_lock_that_has_no_end_blocks_the_book_for_ever_and_ours_until_it_gets_one() 
     assert_eq!(book.acquire_with_lock(&ONE).unwrap(), None);
     assert_eq!(conn.pttl("lock:a"), Ok(-1));
 
-    let busy = acquire(&mut conn, Way::WithLock, &ONE);
-    assert!(
-        busy.is_err_and(|error| error.is_contended()),
-        "not: no permit"
-    );
+    let busy = acquire(&mut conn, Way::WithLock, &ONE).unwrap_err();
+    assert!(busy.is_contended(), "not: no permit");
+    assert!(busy.to_string().contains("others had it"), "{busy}");
     let left: i64 = conn.pttl("lock:a").unwrap();
     assert!((1..=10_000).contains(&left), "{left}");
     let busy = acquire(&mut conn, Way::WithLock, &ONE);
