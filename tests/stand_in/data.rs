@@ -90,16 +90,21 @@ fn commands_answer_as_on_a_server() {
 fn what_has_an_end_is_gone_after_it() {
     on_both(|world| {
         let mut conn = world.pool().get().unwrap();
-        let mut asked: Vec<_> = ["SET k 1 PX 150", "SET kept 1", "PEXPIRE kept 150", "INCR k"]
-            .map(|command| ask(&mut conn, command))
-            .into();
+        let mut asked: Vec<_> = [
+            "SET k 1 PX 1000",
+            "SET kept 1",
+            "PEXPIRE kept 1000",
+            "INCR k",
+        ]
+        .map(|command| ask(&mut conn, command))
+        .into();
         asked.push(ask(&mut conn, "SET kept 1"));
         let ends = ["PTTL k", "TTL kept", "TTL none"].map(|command| ask(&mut conn, command));
         assert!(
             ends[0] != "int(-1)" && ends[1] == "int(-1)" && ends[2] == "int(-2)",
             "{ends:?}"
         );
-        world.pass(200 * MS);
+        world.pass(1_100 * MS);
         asked.extend(["GET k", "GET kept"].map(|command| ask(&mut conn, command)));
         asked
     });
