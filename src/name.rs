@@ -2,7 +2,7 @@
 
 use std::{
     cell::RefCell,
-    env, fs, process,
+    env, fmt, fs, process,
     str::FromStr,
     sync::{
         Arc, LazyLock,
@@ -154,11 +154,17 @@ impl FromStr for Token {
 /// use leasehold::Owner;
 ///
 /// assert_eq!(Owner::current_thread(), Owner::current_thread());
-/// assert_eq!(Owner::new("night job on host 7")?.as_str(), "night job on host 7");
+/// assert_eq!(Owner::new("night job on host 7")?.to_string(), "night job on host 7");
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner(Arc<str>);
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
 
 impl Owner {
     /// This thread of this process. No two threads share it, nor do two processes on any hosts.

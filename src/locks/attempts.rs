@@ -24,7 +24,7 @@ use redis::RedisError;
 
 use super::{lease::LeaseGrant, options::Settings};
 use crate::{
-    error::{Error, Operation, Result, WRONG_MARK, is_unconfirmed, may_pass},
+    error::{Error, Operation, Result, WRONG_MARK, is_unconfirmed, may_pass, refusal},
     recipes::{
         hold::{Attempt, Hold, LockKind},
         once::LastRun,
@@ -215,21 +215,19 @@ impl<'a> Attempts<'a> {
     }
 
     /// Returns the error of a wait that this error ends. Where the lock may be ours, an error that
-    /// means "nothing was done" becomes `Unknown`.
+    /// means "nothing was done" becomes the cause of an `Unknown`.
     pub(super) fn ended_by(&self, error: Error) -> Error {
         match error {
-            Error::Pool { source, .. } if self.uncertain => match source {
-                Some(source) => self.operation.unknown(Some(self.hold.token()), source),
-                None => self.unknown(),
-            },
-            Error::TooOld { .. } | Error::Thread { .. } if self.uncertain => self.unknown(),
+            Error::Pool { .. } | Error::TooOld { .. } | Error::Thread { .. } if self.uncertain => {
+                self.unknown_then(&error.to_string())
+            }
             error => error,
         }
     }
 
     fn failed(&mut self, error: RedisError, again: bool) -> Result<AttemptOutcome> {
         let (passes, is_unconfirmed) = (may_pass(&error), is_unconfirmed(&error));
-        let names_its_key = error.code() == Some(WRONG_MARK);
+        let (names_its_key, refusal) = (error.code() == Some(WRONG_MARK), refusal(&error));
         let error = self.operation.unanswered(Some(self.hold.token()), error);
         let is_unknown = matches!(error, Error::Unknown { .. });
         if again || is_unknown {
@@ -242,7 +240,7 @@ impl<'a> Attempts<'a> {
         }
         if self.uncertain {
             // A refusal does not tell whether an earlier attempt without a reply took the lock.
-            return Err(self.unknown());
+            return Err(self.unknown_then(&format!("redis {refusal}")));
         }
         self.uncertain = is_unconfirmed;
         match error {
@@ -254,6 +252,13 @@ impl<'a> Attempts<'a> {
     fn unknown(&self) -> Error {
         let silence = IoError::from(ErrorKind::TimedOut).into();
         self.operation.unknown(Some(self.hold.token()), silence)
+    }
+
+    /// An attempt got no reply, and what came later ended the wait.
+    fn unknown_then(&self, later: &str) -> Error {
+        let cause = IoError::other(format!("then {later}"));
+        self.operation
+            .unknown(Some(self.hold.token()), cause.into())
     }
 
     /// Adds the keys to the error: an operator has to find the value that is no lock, and it may be

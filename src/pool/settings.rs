@@ -119,7 +119,8 @@ impl PoolBuilder {
     /// them when their token ends. Then a lock that is held is renewed on a new connection, and one
     /// that waits goes on waiting; a call that is under way, or the next one, may end with
     /// [`Error::Unknown`]. If the server refuses a login, the function is asked once more, and
-    /// another login is tried at once. The same one again is the error.
+    /// another login is tried at once. The same one again is the error, which ends a wait: let the
+    /// server accept the new password before it refuses the old one.
     ///
     /// **It runs on the threads that renew leases, and they wait for it**: return a token that is
     /// at hand, and get the next one on a thread of your own. Its time is part of

@@ -132,7 +132,15 @@ fn a_refusal_is_the_answer_unless_it_passes_or_an_attempt_before_got_none() {
     let mut second = attempts(&settings, LockKind::Mutex);
     let _ = second.judge(reply(silence(), now), now);
     let answer = second.judge(reply(refusal("NOPERM"), now), now);
-    assert!(matches!(answer, Err(Error::Unknown { .. })), "{answer:?}");
+    let text = "then redis refuses it by its access list";
+    assert!(matches!(&answer, Err(Error::Unknown { source, .. }) if source.to_string() == text));
+    let refused = Error::Pool {
+        reason: "redis at h:1 refuses the password".into(),
+        source: None,
+    };
+    let ended = second.ended_by(refused);
+    let text = "then redis at h:1 refuses the password";
+    assert!(matches!(ended, Error::Unknown { source, .. } if source.to_string() == text));
     let mut again = attempts(&settings, LockKind::Mutex);
     let reply = Reply {
         again: true,
