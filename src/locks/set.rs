@@ -130,7 +130,7 @@ impl LockSet {
         };
         let is_twice = |pair: &[Lock]| pair[0].key() == pair[1].key();
         if let Some(pair) = self.locks.windows(2).find(|pair| is_twice(pair)) {
-            let reason = format!("`{}` is in the set twice", pair[0].name());
+            let reason = format!("`{}` is named twice", pair[0].name());
             return Err(Error::invalid("locks", reason));
         }
         self.locks.iter().try_for_each(Lock::check)?;

@@ -222,8 +222,16 @@ fn open(url: &str, port: u16) -> Result<Client> {
     if url.port().is_none() {
         let _ = url.set_port(Some(port));
     }
-    // After the colon redis-rs repeats a part of the URL.
-    Client::open(url).map_err(|error| unreadable(cut(&error.to_string(), ':').0))
+    // Behind these signs redis-rs repeats a part of the URL, and the kind of its error.
+    let is_end = |sign| ":-".contains(sign);
+    let before = |text: &str| {
+        text.split(is_end)
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    };
+    Client::open(url).map_err(|error| unreadable(&before(&error.to_string())))
 }
 
 /// Refuses a user without a password: redis-rs would send neither, and the server would log us in
@@ -410,6 +418,7 @@ mod tests {
         assert_eq!(*argument, "url");
         let tells_no_secret = !reason.replace(FORMS, "").contains("sec");
         assert!(reason.contains(why) && tells_no_secret, "{url}: {reason}");
+        assert!(!reason.contains("InvalidClientConfig"), "{url}: {reason}");
     }
 
     #[cfg(feature = "cluster")]

@@ -1,7 +1,9 @@
 -- KEYS[1]  a key that is not there
 -- returns  0
 --
--- Reads the clock and then executes a command that counts as a write, as the scripts of the locks
--- do. Nothing is written.
+-- Reads the clock and then executes commands that write, as the scripts of the locks
+-- do. DEL alone is executed also where the memory is full. Nothing stays.
 redis.call('TIME')
-return redis.call('DEL', KEYS[1])
+redis.call('SET', KEYS[1], 'probe', 'PX', 5000)
+redis.call('DEL', KEYS[1])
+return 0

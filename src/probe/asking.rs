@@ -3,7 +3,7 @@
 use redis::{Cmd, Connection, FromRedisValue, RedisError, RedisResult};
 
 use crate::{
-    error::{Error, Result, no_answer},
+    error::{Error, Result, may_pass, no_answer},
     pool::{Connector, Opened},
     time::Deadline,
 };
@@ -87,7 +87,7 @@ impl<'a> Asking<'a> {
     }
 }
 
-/// The server's words, without the arguments and the user that it repeats.
+/// The server's words, without the arguments, the user and the script that it repeats.
 pub(super) fn words(error: &RedisError) -> String {
     if error.is_timeout() {
         return "no answer in time".to_owned();
@@ -98,6 +98,7 @@ pub(super) fn words(error: &RedisError) -> String {
         return error.to_string();
     };
     let detail = detail.split(", with args").next().unwrap_or_default();
+    let detail = detail.split(" script: ").next().unwrap_or_default();
     let detail = match detail.find("has no permissions") {
         Some(at) => ["this user ", &detail[at..]].concat(),
         None => detail.to_owned(),
@@ -115,5 +116,13 @@ pub(super) fn reason(error: &Error) -> String {
         Error::Redis { source, .. } | Error::Unknown { source, .. } => words(source),
         Error::Pool { reason, .. } => reason.clone(),
         error => error.to_string(),
+    }
+}
+
+/// True if the server refuses now what it may accept later, such as while it is loading.
+pub(super) fn is_of_now(error: &Error) -> bool {
+    match error {
+        Error::Redis { source, .. } | Error::Unknown { source, .. } => may_pass(source),
+        _ => false,
     }
 }

@@ -71,11 +71,11 @@ pub(super) const NEEDS: [(&str, &str); 8] = [
          zremrangebyscore hset pttl zadd hget zrem del",
     ),
     (
-        "run_once",
+        "run once in a period",
         "eval evalsha hmget exists time hset pttl pexpire",
     ),
     ("commit or transaction", "watch unwatch multi exec"),
-    ("replicas(n)", "wait"),
+    ("wait for replicas", "wait"),
     (
         "check of an idle connection and of the version",
         "ping info",
@@ -116,11 +116,7 @@ pub(super) fn judge(answers: &[RedisResult<Value>]) -> Finding {
         .map(|((name, _), _)| *name)
         .collect();
     if missing.is_empty() {
-        return finding(
-            Severity::Good,
-            "none is missing",
-            "All kinds of lock can do all that they do.",
-        );
+        return finding(Severity::Good, "none is missing", "All kinds of lock work.");
     }
     let without = |(what, commands): &(&str, &str)| {
         let gaps = commands.split_whitespace();

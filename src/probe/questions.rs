@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use redis::{Connection, ProtocolVersion, RedisError, RedisResult, Value};
 
 use super::{
-    asking::{Asking, reason, words},
+    asking::{Asking, is_of_now, reason, words},
     finding::{Finding, Severity},
     needs::{COUNT, all, judge},
     times::{clock, round_trip},
@@ -29,6 +29,7 @@ const LIFETIME: u64 = 5_000;
 /// The longest wait for replicas, in milliseconds.
 const REPLICAS_WAIT: u64 = 500;
 const SAMPLES: usize = 5;
+const ASK_AGAIN: &str = "Ask again when a master takes writes.";
 
 /// A server while it is asked.
 pub(super) struct Questions<'a> {
@@ -94,7 +95,7 @@ impl<'a> Questions<'a> {
         if self.asking.connector.has_locator() {
             let found = format!("{server}, by sentinels");
             let consequence = "A failover is followed. It may lose a lock, or grant it twice for a \
-                               moment: replicas(n) and fencing tokens help.";
+                               moment: a wait for replicas, and fencing tokens, help.";
             return finding(Severity::Good, &found, consequence);
         }
         let consequence = "A failover is not followed: a lock is as safe as this server's data.";
@@ -194,7 +195,7 @@ impl<'a> Questions<'a> {
                 let consequence = if words(&error).contains("non deterministic") {
                     "Locks with a fencing token fail: set lua-replicate-commands yes."
                 } else {
-                    "Locks with a fencing token fail: they write after TIME."
+                    "Every lock reads the clock and writes in a script: none works."
                 };
                 (good, time(Severity::Fails, &words(&error), consequence))
             }
@@ -215,6 +216,9 @@ impl<'a> Questions<'a> {
             Ok(None) => {
                 let consequence = "Who waits is woken by the release, if messages come.";
                 finding(Severity::NotTold, "accepted, not tried", consequence)
+            }
+            Err(error) if is_of_now(&error) => {
+                finding(Severity::NotTold, &reason(&error), ASK_AGAIN)
             }
             Err(error) => finding(Severity::Limits, &reason(&error), polls),
         }
@@ -271,7 +275,7 @@ impl<'a> Questions<'a> {
             Ok(()) => "accepted".to_owned(),
             Err(error) => reason(&error),
         };
-        let consequence = "leasehold does without it: wake-ups come by REDIRECT.";
+        let consequence = "leasehold does not use it.";
         Finding::new("resp3", Severity::Good, found, consequence)
     }
 
@@ -279,7 +283,8 @@ impl<'a> Questions<'a> {
         let finding = |severity, found: &str, consequence: &str| {
             Finding::new("replicas", severity, found, consequence)
         };
-        let refused = "replicas(n) is refused: a failover may lose any lock.";
+        let refused = "A lock that waits for replicas is refused: a failover may lose any lock.";
+        let is_master = self.told.role().is_none_or(|role| role == "master");
         let told = self.told.replicas();
         let connected = told.unwrap_or(1);
         let mut wait = redis::cmd("WAIT");
@@ -295,21 +300,24 @@ impl<'a> Questions<'a> {
             Ok(confirmed?)
         });
         match confirmed {
+            Err(error) if is_of_now(&error) || !is_master => {
+                finding(Severity::NotTold, &reason(&error), ASK_AGAIN)
+            }
             Err(error) => finding(Severity::Limits, &reason(&error), refused),
             Ok(0) if told.is_none_or(|told| told == 0) => finding(
                 Severity::Limits,
                 "none",
-                "No other server has the locks: replicas(n) would grant nothing.",
+                "No other server has the locks: one that waits for replicas is not granted.",
             ),
             Ok(confirmed) if told.is_some() && confirmed < connected => finding(
                 Severity::Limits,
                 &format!("{confirmed} of {connected} confirmed a write within {REPLICAS_WAIT} ms"),
-                &format!("replicas(n) with more than {confirmed} would grant nothing now."),
+                &format!("A lock that waits for more than {confirmed} is not granted now."),
             ),
             Ok(confirmed) => finding(
                 Severity::Good,
                 &format!("{confirmed} confirmed a write"),
-                &format!("replicas(n) works with n up to {confirmed}."),
+                &format!("A lock may wait for up to {confirmed}."),
             ),
         }
     }
@@ -345,8 +353,8 @@ impl<'a> Questions<'a> {
         let all = [
             (lock.key().to_owned(), "lock"),
             (lock.companion(), "fencing token"),
-            (lock.run_mark(), "run_once"),
-            (lock.mark("a"), "commit_once"),
+            (lock.run_mark(), "mark of a run"),
+            (lock.mark("a"), "mark of a commit"),
         ];
         let mut refused = Vec::new();
         for (key, what) in all {

@@ -29,7 +29,7 @@ pub(super) fn ask_all(nodes: &Nodes, lock: &LockName, deadline: Deadline) -> (Fi
     };
     let topology = if unserved == 0 {
         let consequence = "A failover is followed. It may lose a lock, or grant it twice for a \
-                           moment: replicas(n) and fencing tokens help.";
+                           moment: a wait for replicas, and fencing tokens, help.";
         Finding::new("topology", Severity::Good, found, consequence)
     } else {
         let consequence = "Locks whose slot nobody serves fail.";

@@ -31,8 +31,8 @@ pub(super) fn clock(fastest: Option<(Duration, Option<(Duration, SystemTime)>)>)
         let consequence = "Leases go by the server's clock: the difference is of no account.";
         return finding(Severity::Good, &found, consequence);
     }
-    let consequence = "Leases go by the server's clock; an End::At, and the times of day that \
-                       are printed, are off by this.";
+    let consequence = "Leases go by the server's clock; times of day, printed or given as an \
+                       end, are off by this.";
     finding(Severity::Limits, &found, consequence)
 }
 

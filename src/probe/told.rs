@@ -71,6 +71,7 @@ impl Told {
     }
 
     pub(super) fn server(&self, address: &str) -> Finding {
+        let address = address.strip_prefix("redis at ").unwrap_or(address);
         let named = |severity, what: String, consequence| {
             let found = format!("{what} at {address}");
             Finding::new("server", severity, found, consequence)

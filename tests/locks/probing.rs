@@ -97,12 +97,10 @@ fn of_a_server_that_has_everything() {
         };
         assert_eq!(severity(&probe, topic), expected, "{probe}");
     }
-    says(
-        &probe,
-        "server",
-        Severity::Good,
-        &format!("127.0.0.1:{}", server.port()),
-    );
+    let found = &probe.finding("server").unwrap().found;
+    let address = format!(" at 127.0.0.1:{}", server.port());
+    assert!(found.ends_with(&address), "{found}");
+    assert!(!found.contains("redis at"), "{found}");
     says(&probe, "wake-ups", Severity::Good, "a message has come");
     let table = probe.to_string();
     assert!(
@@ -201,7 +199,7 @@ fn commands_that_are_renamed_away() {
         &probe,
         "commands",
         Severity::Limits,
-        "no replicas(n) (wait)",
+        "no wait for replicas (wait)",
     );
 
     for script in ["EVAL", "EVALSHA"] {
@@ -281,6 +279,28 @@ fn eviction_and_persistence() {
     );
 }
 
+/// The topics that a write would answer are left open, and no limit is made of them.
+#[test]
+fn a_server_that_takes_no_writes_now() {
+    for settings in [["--maxmemory", "1"], ["--min-replicas-to-write", "1"]] {
+        let probe = started_with(&settings);
+        assert!(!probe.locks_work(), "{settings:?}: {probe}");
+        says(&probe, "time", Severity::Fails, "none works");
+        says(&probe, "wake-ups", Severity::NotTold, "not tried");
+        assert!(!probe.to_string().contains("user_script"), "{probe}");
+    }
+    let loading = b"-LOADING Redis is loading the dataset in memory\r\n";
+    let fake = server_but_for(|command, _| {
+        let is_refused = matches!(command, "EVAL" | "EVALSHA" | "PTTL" | "SET" | "WAIT");
+        is_refused.then(|| loading.to_vec())
+    });
+    let probe = probe_hurried(&fake);
+    says(&probe, "scripts", Severity::Fails, "LOADING");
+    for topic in ["wake-ups", "replicas"] {
+        says(&probe, topic, Severity::NotTold, "LOADING");
+    }
+}
+
 #[test]
 fn a_replica_and_its_master() {
     let (master, replica) = (Server::start().unwrap(), Server::start().unwrap());
@@ -303,9 +323,10 @@ fn a_replica_and_its_master() {
     assert!(!of_replica.locks_work());
     says(&of_replica, "topology", Severity::Fails, "a replica");
     says(&of_replica, "time", Severity::Fails, "READONLY");
+    says(&of_replica, "replicas", Severity::NotTold, "Ask again");
     let of_master = probe(&master.url());
     assert!(of_master.locks_work());
-    let confirms = |it: &Finding| it.consequence.contains("n up to 1");
+    let confirms = |it: &Finding| it.consequence.contains("up to 1");
     assert!(comes_true(|| {
         confirms(probe(&master.url()).finding("replicas").unwrap())
     }));

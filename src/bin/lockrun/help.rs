@@ -93,8 +93,8 @@ fn write_manual(page: &mut Vec<u8>) -> io::Result<()> {
         let (title, lines) = section.split_once(':').unwrap_or_default();
         rest.control("SH", [&*title.to_uppercase()]);
         rest.control("nf", []);
-        for line in lines.trim_start_matches('\n').lines() {
-            rest.text([roman(line.trim_start_matches("  "))]);
+        for line in lines.trim_start().lines() {
+            rest.text([roman(line.strip_prefix("  ").unwrap_or(line))]);
         }
         rest.control("fi", []);
     }

@@ -20,12 +20,16 @@ pub(crate) fn list(arguments: &Arguments) -> (u8, Told) {
     match held(arguments) {
         Ok(held) => (0, told(arguments, &held)),
         Err(error) => {
-            let err = format!(
-                "lockrun: {}",
-                failed(arguments, "cannot list the locks", &error)
-            );
-            let out = String::new();
-            (code_of(&error), Told { out, err })
+            let code = code_of(&error);
+            let why = failed(arguments, "cannot list the locks", &error);
+            let mut told = Told::default();
+            if arguments.json {
+                let none = json!({ "locks": [], "complete": false });
+                told.out = ended(none, code, Some(&why)).to_string();
+            } else {
+                told.err = format!("lockrun: {why}");
+            }
+            (code, told)
         }
     }
 }
@@ -56,7 +60,14 @@ fn in_json(held: &HeldLocks) -> Value {
         });
         json!({ "name": name, "holders": holders.collect::<Vec<_>>() })
     });
-    json!({ "locks": locks.collect::<Vec<_>>(), "complete": held.is_complete() })
+    let locks = json!({ "locks": locks.collect::<Vec<_>>(), "complete": held.is_complete() });
+    ended(locks, 0, None)
+}
+
+fn ended(mut listed: Value, code: u8, message: Option<&str>) -> Value {
+    listed["exit_code"] = code.into();
+    listed["message"] = message.into();
+    listed
 }
 
 fn kind(seen: &Inspection, holder: &Holder) -> &'static str {

@@ -209,7 +209,7 @@ impl Report {
                 ))
             }
             Conclusion::Busy(busy) => Some(format!("`{}` {busy}", busy.name)),
-            Conclusion::Failed(error) => Some(not_acquired(arguments, error)),
+            Conclusion::Failed(error) => Some(not_acquired(arguments, error, self.waited)),
             Conclusion::System(error) => {
                 let why = of_system(error);
                 Some(format!("the system refuses what lockrun needs: {why}"))

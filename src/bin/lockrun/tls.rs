@@ -90,8 +90,10 @@ impl TlsFiles {
 
 #[cfg(feature = "tls-rustls")]
 fn read(argument: &'static str, file: &std::path::Path) -> Result<Vec<u8>> {
+    use crate::words::of_system;
+
     std::fs::read(file).map_err(|error| leasehold::Error::Invalid {
         argument,
-        reason: format!("cannot read {}: {error}", file.display()),
+        reason: format!("cannot read {}: {}", file.display(), of_system(&error)),
     })
 }

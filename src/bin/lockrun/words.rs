@@ -30,14 +30,16 @@ pub(crate) fn server_of(url: &str) -> String {
     address.map_or("redis".into(), |it| format!("redis at {it}"))
 }
 
-/// The error of an acquire, of which nothing is left to do.
-pub(crate) fn not_acquired(arguments: &Arguments, error: &Error) -> String {
+/// The error of an acquire that has taken so long, of which nothing is left to do.
+pub(crate) fn not_acquired(arguments: &Arguments, error: &Error, waited: Duration) -> String {
     let lock = error
         .context()
         .map(|context| arguments.first_of(&context.lock));
     let subject = lock.map_or_else(|| arguments.subject(), |it| arguments.subject_of(&it));
+    // A lasting refusal, as of a password, ends the wait at once.
     let within = match arguments.wait {
         Duration::ZERO => String::new(),
+        wait if waited < wait / 2 => String::new(),
         wait => format!(" within {}", rounded(wait)),
     };
     let lease = rounded(arguments.lease);
@@ -82,6 +84,8 @@ fn flag(argument: &'static str) -> Option<&'static str> {
         "period" => Some("--once-per"),
         "permits" => Some("--permits"),
         "lease" => Some("--lease"),
+        "prefix" => Some("--prefix, or LEASEHOLD_PREFIX"),
+        "certificates" => Some("--ca, --cert or --key"),
         _ => None,
     }
 }

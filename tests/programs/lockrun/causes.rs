@@ -251,7 +251,7 @@ fn a_wrong_argument_names_its_flag() {
         (
             &url,
             &["--name", "a", "--", "true"],
-            "--name: `a` is in the set twice",
+            "--name: `a` is named twice",
         ),
         (
             &url,
@@ -322,6 +322,14 @@ fn a_wait_that_ends_without_redis_says_how_long_it_was() {
          refused{NOT_RUN}"
     );
     assert_eq!(line, why);
+}
+
+#[test]
+fn a_wait_that_a_refusal_has_ended_at_once_is_not_called_its_whole_time() {
+    let server = Server::start_with(&["--requirepass", "right"]).unwrap();
+    let url = at(":wrong@", server.port(), "");
+    let line = said(&url, &["--wait", "1h", "--", "true"], 69);
+    assert!(line.starts_with("cannot lock `a`: redis at "), "{line}");
 }
 
 #[test]

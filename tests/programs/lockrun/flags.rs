@@ -156,6 +156,12 @@ fn the_manual_and_the_completions_have_every_option() {
     for part in ["EXAMPLES", "\"EXIT CODES\"", "SIGNALS", "LEASEHOLD_WAIT"] {
         assert!(manual.out.contains(part), "{part}: {}", manual.out);
     }
+    // An example stands further left than what it does.
+    assert!(
+        manual.out.contains("\n    runs the backup;"),
+        "{}",
+        manual.out
+    );
     for shell in ["bash", "zsh", "fish"] {
         let script = said(&format!("--completions {shell}"));
         assert_eq!(script.code, 0, "{script:?}");

@@ -125,3 +125,17 @@ fn a_list_is_of_no_name() {
         Tool::spawn(command.arg("--list=x").args(args)).ends_with(64);
     }
 }
+
+#[test]
+fn no_server_is_json_as_well() {
+    let mut command = program();
+    command.args(["--url", "redis://127.0.0.1:1/", "--list", "--json"]);
+    let ended = Tool::spawn(&mut command).ends();
+    assert_eq!((ended.code, &*ended.err), (69, ""), "{ended:?}");
+    let told: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(
+        (&told["complete"], &told["exit_code"]),
+        (&false.into(), &69.into())
+    );
+    assert!(told["message"].as_str().unwrap().contains("127.0.0.1:1"));
+}
