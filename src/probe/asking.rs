@@ -99,6 +99,11 @@ pub(super) fn words(error: &RedisError) -> String {
     };
     let detail = detail.split(", with args").next().unwrap_or_default();
     let detail = detail.split(" script: ").next().unwrap_or_default();
+    // Before Redis 7 a script's error has the server's words at the end.
+    if let Some((_, end)) = detail.rsplit_once("@user_script: ") {
+        let words = end.split_once(": ").map_or(end, |(_, words)| words);
+        return format!("refused: {}", words.trim_start_matches('-'));
+    }
     let detail = match detail.find("has no permissions") {
         Some(at) => ["this user ", &detail[at..]].concat(),
         None => detail.to_owned(),

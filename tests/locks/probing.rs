@@ -489,6 +489,7 @@ fn writes_after_time_that_are_refused() {
         Severity::Fails,
         "set lua-replicate-commands yes",
     );
+    assert!(!probe.to_string().contains("user_script"), "{probe}");
     says(&probe, "scripts", Severity::Good, "executed");
 }
 
