@@ -43,10 +43,10 @@ pub use self::tracing::TracingEvents;
 /// These calls are acquires: [`acquire`](crate::Lock::acquire),
 /// [`try_acquire`](crate::Lock::try_acquire), [`run`](crate::Lock::run) and
 /// [`run_once`](crate::Lock::run_once), and a [`LockSet`](crate::LockSet) makes one for each of its
-/// locks. One `acquired`, `contended`, `already_run` or `failed` follows each `waiting`, on the same
-/// thread: so a gauge of the waits is exact. One `released` follows each `acquired`, and also one
-/// `lost` if the lease was lost. A forked child calls no hook. A forgotten lease (`mem::forget`)
-/// calls no `released`.
+/// locks. One `acquired`, `contended`, `already_run` or `failed` follows each `waiting`, on the
+/// same thread: so a gauge of the waits is exact. One `released` follows each `acquired`, and also
+/// one `lost` if the lease was lost. A forked child calls no hook. A forgotten lease
+/// (`mem::forget`) calls no `released`.
 ///
 /// A hook must be quick. `renewed` and `renewal_failed` run on the watchdog's thread and delay all
 /// renewals. `lost` runs on the callback thread, or on the thread that ends the hold if that one

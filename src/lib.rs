@@ -24,7 +24,7 @@
 //!
 //! | you want to | take |
 //! |---|---|
-//! | keep a job from running twice at a time | [`Locks`], [`Lock`], [`Lease`]; [`Lock::run`] for a closure |
+//! | keep a job from running twice at a time | [`Locks`], [`Lock`], [`Lease`]; [`Lock::run`] |
 //! | run it once a night, on any one of several hosts | [`Lock::run_once`], [`Lock::last_run`] |
 //! | let in at most N holders | [`Locks::semaphore`] |
 //! | acquire several locks, all or none | [`Locks::all_of`], [`LockSet`] |
@@ -34,7 +34,7 @@
 //! | read, decide and write | [`Lease::transaction`] |
 //! | repeat a write without a reply, and not double it | [`Lease::commit_once`] |
 //! | know that a lock is lost | [`Lease::check`], [`LostSignal`] |
-//! | let one process of several lead | [`Lock::acquire`] without an end, as in `examples/leader.rs` |
+//! | let one process of several lead | [`Lock::acquire`], as in `examples/leader.rs` |
 //! | call off a wait, at Ctrl-C or from another thread | [`Cancel`] |
 //! | set the lease, the prefix, replicas, hooks | [`Options`] |
 //! | pass a lock to another process | [`Lease::detach`] |
@@ -44,11 +44,11 @@
 //!
 //! | you want | take |
 //! |---|---|
-//! | the book's lock | [`acquire_lock_with_timeout`], [`release_lock`]; [`acquire_lock`] has no end |
+//! | the book's lock | [`acquire_lock`], [`acquire_lock_with_timeout`], [`release_lock`] |
 //! | its semaphores | [`acquire_semaphore`], [`acquire_fair_semaphore`] and those beside them |
-//! | its market, beside its Python or Java programs | [`purchase_item_with_market_lock`] with a [`MarketLock`] |
+//! | its market, beside its programs | [`purchase_item_with_market_lock`], [`MarketLock`] |
 //! | a market of your own | [`purchase_item_with_lock`]; [`market`] has the alternatives |
-//! | more in its style, on one connection | [`with_lock`], [`with_locks`], [`transaction_with_lock`], [`commit_while_held`] |
+//! | more in its style | [`with_lock`], [`with_locks`], [`transaction_with_lock`] |
 //! | other kinds of lock as plain functions | [`recipes`] |
 //! | to renew what they acquired | [`Watchdog`] |
 //!

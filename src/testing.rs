@@ -275,8 +275,8 @@ impl StandIn {
     }
 
     /// Lets requests fail as `decide` says of each, by its action and the name of its lock (or the
-    /// key, if its prefix is not `lock:`; of a set, all names). A later call replaces `decide`, which
-    /// may use the stand-in: to take the lock away just before a commit, for instance.
+    /// key, if its prefix is not `lock:`; of a set, all names). A later call replaces `decide`,
+    /// which may use the stand-in: to take the lock away just before a commit, for instance.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -60,7 +60,7 @@ impl Shard {
 }
 
 /// A node of a shard, master or replica.
-struct Member {
+struct KnownNode {
     shard: ShardId,
     /// `None`: it is not known, or the newest answer does not name the node.
     address: Option<Address>,
@@ -71,7 +71,7 @@ pub(super) struct SlotMap {
     shards: Vec<Shard>,
     /// By the id of the node. One that is no longer named stays: a later answer may name it as the
     /// master of its shard, since nodes learn of a failover one after another.
-    members: HashMap<String, Member>,
+    members: HashMap<String, KnownNode>,
     slots: Vec<Option<ShardId>>,
     /// A node's reply contradicts the map.
     pub(super) in_doubt: bool,
@@ -140,7 +140,7 @@ impl SlotMap {
 
     /// Enters a `MOVED`: this node serves the slot, as the master of its shard.
     pub(super) fn moved(&mut self, slot: u16, to: &Address) {
-        let is_it = |member: &&Member| member.address.as_ref() == Some(to);
+        let is_it = |member: &&KnownNode| member.address.as_ref() == Some(to);
         let found = self.members.values().find(is_it).map(|it| it.shard);
         if let Some(entry) = self.slots.get_mut(usize::from(slot)) {
             *entry = found;
@@ -182,7 +182,7 @@ impl SlotMap {
                 slots[usize::from(slot)] = Some(shard);
             }
             for Node { id, address } in found.replicas.into_iter().chain([found.master]) {
-                self.members.insert(id, Member { shard, address });
+                self.members.insert(id, KnownNode { shard, address });
             }
         }
         self.slots = slots;

@@ -15,10 +15,10 @@ const TARGET: &str = "leasehold";
 
 thread_local! {
     /// The waits of this thread. More than one if a hook or a login of a wait acquires a lock.
-    static WAITS: RefCell<Vec<Wait>> = const { RefCell::new(Vec::new()) };
+    static WAITS: RefCell<Vec<WaitSpan>> = const { RefCell::new(Vec::new()) };
 }
 
-struct Wait {
+struct WaitSpan {
     _span: EnteredSpan,
     /// The attempts that have failed.
     failures: u32,
@@ -41,9 +41,9 @@ struct Wait {
 /// | debug | `already run`, `cancelled`: `waited` |
 /// | trace | `busy, waiting`: `waited`; `renewed`: `remaining` |
 ///
-/// `error` is the error with all its causes, in one line. While the server is down every attempt and
-/// every renewal fails: of such a row the first failure is sent, the second, the fourth, the eighth
-/// and so on, counted in `failures` and [`in_a_row`](AcquireFailed::in_a_row).
+/// `error` is the error with all its causes, in one line. While the server is down every attempt
+/// and every renewal fails: of such a row the first failure is sent, the second, the fourth, the
+/// eighth and so on, counted in `failures` and [`in_a_row`](AcquireFailed::in_a_row).
 ///
 /// Spans are of the level debug and have the field `lock`:
 ///
@@ -85,7 +85,7 @@ impl TracingEvents {
 impl Events for TracingEvents {
     fn waiting(&self, waiting: &Waiting<'_>) {
         let span = debug_span!(target: TARGET, "wait", lock = waiting.lock()).entered();
-        let wait = Wait {
+        let wait = WaitSpan {
             _span: span,
             failures: 0,
         };
@@ -179,7 +179,7 @@ impl Events for TracingEvents {
 
 /// Counts a failed attempt of the wait on this thread.
 fn count_failure() -> u32 {
-    let count = |waits: &RefCell<Vec<Wait>>| {
+    let count = |waits: &RefCell<Vec<WaitSpan>>| {
         let mut waits = waits.borrow_mut();
         let wait = waits.last_mut()?;
         wait.failures = wait.failures.saturating_add(1);
@@ -190,7 +190,7 @@ fn count_failure() -> u32 {
 
 /// Takes the wait that ends on this thread. Its span closes when it is dropped, also if the
 /// subscriber panics.
-fn take_wait() -> Option<Wait> {
+fn take_wait() -> Option<WaitSpan> {
     let wait = WAITS.try_with(|waits| waits.borrow_mut().pop());
     wait.ok().flatten()
 }

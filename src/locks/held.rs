@@ -41,18 +41,20 @@ impl HeldLocks {
 }
 
 impl Locks {
-    /// The locks of all kinds that are held now and whose names begin with this text, for operators.
+    /// The locks of all kinds that are held now and whose names begin with this text, for
+    /// operators.
     ///
-    /// It reads the names of all keys of the server by `SCAN`, on each master of a cluster, and then
-    /// looks at each lock, as [`Lock::inspect`](crate::Lock::inspect) does: one round trip for 1,000
-    /// keys, and one for each lock. It looks at no more than 10,000 names, and ends within 30 s and
-    /// one time-out of the pool: see [`HeldLocks::is_complete`]. A lock that is taken or released
-    /// meanwhile, or whose slot moves, may be missing. Keys that are no locks are left out.
+    /// It reads the names of all keys of the server by `SCAN`, on each master of a cluster, and
+    /// then looks at each lock, as [`Lock::inspect`](crate::Lock::inspect) does: one round trip for
+    /// 1,000 keys, and one for each lock. It looks at no more than 10,000 names, and ends within 30
+    /// s and one time-out of the pool: see [`HeldLocks::is_complete`]. A lock that is taken or
+    /// released meanwhile, or whose slot moves, may be missing. Keys that are no locks are left
+    /// out.
     ///
     /// # Errors
     /// - [`Error::Invalid`](crate::Error::Invalid): the prefix is not valid.
-    /// - [`Error::Pool`](crate::Error::Pool), [`Error::Redis`](crate::Error::Redis): a server cannot be
-    ///   reached, or refuses `SCAN`.
+    /// - [`Error::Pool`](crate::Error::Pool), [`Error::Redis`](crate::Error::Redis): a server
+    ///   cannot be reached, or refuses `SCAN`.
     /// - [`Error::Forked`](crate::Error::Forked): in a forked child.
     ///
     /// # Examples

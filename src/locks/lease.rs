@@ -19,7 +19,7 @@ use crate::{
         lease_state::{LeaseState, RenewalState},
         signal::LostSignal,
     },
-    server::{Failure, Patience},
+    server::{Patience, RenewalError},
     waiting::{HandOverBudget, PastHold},
 };
 use crate::{
@@ -326,10 +326,10 @@ impl Lease {
             // second.
             self.lease_state().outstanding().renewal_is_out();
         }
-        let answer = asked.map_err(Failure::Unsent).and_then(|asked| {
+        let answer = asked.map_err(RenewalError::Unsent).and_then(|asked| {
             let sent = asked.sent;
             let ours = asked.of_both().and_then(|answer| yes_or_no(&answer));
-            ours.map(|ours| (ours, sent)).map_err(Failure::Sent)
+            ours.map(|ours| (ours, sent)).map_err(RenewalError::Sent)
         });
         match answer {
             Ok((true, sent)) => Ok(sent),

@@ -293,8 +293,8 @@ impl Locks {
         LockSet::of(names.into_iter().map(|name| self.lock(name.as_ref())))
     }
 
-    /// Asks what the server offers, and what that means for locks: for a health check when a program
-    /// starts. [`Probe`] lists the questions.
+    /// Asks what the server offers, and what that means for locks: for a health check when a
+    /// program starts. [`Probe`] lists the questions.
     ///
     /// Opens connections of its own, up to three at a time, and sends some 60 commands. Writes one
     /// key, the [prefix](Options::prefix) and `probe:` with a random number, which is deleted, and

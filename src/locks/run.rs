@@ -103,11 +103,11 @@ impl Lock {
     /// so the clocks of the hosts do not matter.
     ///
     /// For the cron line `0 3 * * *`:
-    /// - **A period of 20 h, not 24 h.** If a run ends at 03:10, less than 24 h have passed at 03:00
-    ///   of the next night: that night would have no run.
-    /// - **A `timeout` longer than the job and a lease together**, such as an hour. If the host that
-    ///   has the lock fails, the others still wait and one of them does the job. If it dies, they
-    ///   get the lock when its lease ends. With a short one they have all left by then.
+    /// - **A period of 20 h, not 24 h.** If a run ends at 03:10, less than 24 h have passed at
+    ///   03:00 of the next night: that night would have no run.
+    /// - **A `timeout` longer than the job and a lease together**, such as an hour. If the host
+    ///   that has the lock fails, the others still wait and one of them does the job. If it dies,
+    ///   they get the lock when its lease ends. With a short one they have all left by then.
     ///
     /// `Err` means that the closure has **not** run, as with [`run`](Self::run). A loss of the
     /// lease does not stop it; it can check the lease.

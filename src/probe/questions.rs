@@ -9,7 +9,7 @@ use super::{
     finding::{Finding, Severity},
     needs::{COUNT, all, judge},
     times::{clock, round_trip},
-    told::Told,
+    told::ServerSettings,
 };
 use crate::{
     error::Result,
@@ -35,7 +35,7 @@ const ASK_AGAIN: &str = "Ask again when a master takes writes.";
 pub(super) struct Questions<'a> {
     asking: Asking<'a>,
     lock: &'a LockName,
-    told: Told,
+    told: ServerSettings,
 }
 
 impl<'a> Questions<'a> {
@@ -48,9 +48,9 @@ impl<'a> Questions<'a> {
         let mut asked = Self {
             asking: Asking::begin(connector, deadline)?,
             lock,
-            told: Told::default(),
+            told: ServerSettings::default(),
         };
-        asked.told = Told {
+        asked.told = ServerSettings {
             info: asked.asking.ask(&redis::cmd("INFO")).unwrap_or_default(),
             role: asked.asking.ask(&redis::cmd("ROLE")).ok(),
             hello: asked.asking.ask(&redis::cmd("HELLO")).unwrap_or_default(),

@@ -19,7 +19,7 @@ const LOOK: &str = "The server does not tell: look at its settings.";
 
 /// What a server tells of its settings. Any part may be missing.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct ServerSettings {
     /// `INFO`, or empty.
     pub(super) info: String,
     /// `HELLO`, which no access list forbids.
@@ -32,7 +32,7 @@ pub(super) struct Told {
     pub(super) role: Option<Value>,
 }
 
-impl Told {
+impl ServerSettings {
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.info.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))

@@ -20,7 +20,7 @@ use crate::{
     event::{EventSink, Lost, RenewalFailed, Renewed, next_hold, shielded},
     name::Owner,
     recipes::hold::Hold,
-    server::Failure,
+    server::RenewalError,
     time::{Clock, Deadline},
     token::FencingToken,
 };
@@ -73,7 +73,7 @@ struct Facts {
     /// The terms. Their end is `None` until the first reply.
     terms: Terms,
     /// The failure of the last renewal.
-    failure: Option<Arc<Failure>>,
+    failure: Option<Arc<RenewalError>>,
     /// The commands that got no reply.
     outstanding: Outstanding,
     /// The watchdog is gone, so nothing renews the lease.
@@ -116,7 +116,7 @@ impl LeaseState {
     }
 
     /// Reports a renewal, or its failure, to the hooks. The caller must hold no mutex.
-    pub(crate) fn report_renewal(&self, failure: Option<&Failure>) {
+    pub(crate) fn report_renewal(&self, failure: Option<&RenewalError>) {
         let (Some(events), lock) = (&self.events, self.lock_name()) else {
             return;
         };
@@ -222,7 +222,7 @@ impl LeaseState {
 
     /// Enters a failed attempt, which is no loss. `is_out`: the server may still execute the
     /// renewal.
-    pub(crate) fn renewal_failed(&self, failure: &Arc<Failure>, is_out: bool) {
+    pub(crate) fn renewal_failed(&self, failure: &Arc<RenewalError>, is_out: bool) {
         self.change(|facts| {
             facts.failure = Some(Arc::clone(failure));
             if is_out {
@@ -331,7 +331,7 @@ impl Facts {
     /// Returns true if the first renewal may still get a reply. After a refusal there is no point
     /// in waiting.
     fn is_unanswered(&self) -> bool {
-        let is_refused = |failure: &Arc<Failure>| failure.is_refusal();
+        let is_refused = |failure: &Arc<RenewalError>| failure.is_refusal();
         self.is_live() && self.terms.end.is_none() && !self.failure.as_ref().is_some_and(is_refused)
     }
 

@@ -19,7 +19,7 @@ use crate::{
     error::{Error, LostReason, Result},
     event::shielded,
     pool::{Limits, Process},
-    server::{Failure, RenewalAnswer, Renewals, Replies},
+    server::{RenewalAnswer, RenewalError, Renewals, Replies},
     time::{Backoff, Clock, Deadline},
     wire::Call,
 };
@@ -159,7 +159,12 @@ impl Keeper {
     }
 
     /// Ends the leases that are over. Those with renewals get the failure.
-    fn end(&self, state: &mut KeeperState, batch: &LeaseBatch, failure: Option<&Arc<Failure>>) {
+    fn end(
+        &self,
+        state: &mut KeeperState,
+        batch: &LeaseBatch,
+        failure: Option<&Arc<RenewalError>>,
+    ) {
         for (lease, reason) in &batch.over {
             if *reason == LostReason::Ended && lease.terms().renews {
                 failure.inspect(|failure| lease.renewal_failed(failure, false));
@@ -208,7 +213,7 @@ impl Keeper {
             let is_renewal = question.ask.is_renewal();
             let outcome = state.schedule.answered(id, answer, now);
             if let Some(failure) = failure {
-                let was_sent = matches!(*failure, Failure::Sent(_));
+                let was_sent = matches!(*failure, RenewalError::Sent(_));
                 let is_out = answer == RenewalAnswer::Unanswered && is_renewal && was_sent;
                 lease.renewal_failed(&failure, is_out);
                 news.push((Arc::clone(lease), Some(failure)));
@@ -267,7 +272,7 @@ impl Keeper {
 }
 
 /// Returns the replies to a batch that could not be sent.
-fn unsent(batch: &LeaseBatch, failure: &Arc<Failure>) -> Replies {
+fn unsent(batch: &LeaseBatch, failure: &Arc<RenewalError>) -> Replies {
     let reply = (RenewalAnswer::Unanswered, Some(Arc::clone(failure)));
     Replies {
         replies: vec![reply; batch.questions.len() + batch.orphans.len()],

@@ -30,8 +30,8 @@ use std::{
 use redis::{RedisError, RedisResult, Value};
 
 use super::{
-    Failure, Observer, Patience, RedisServer, RenewalAnswer, Renewals, RenewalsConnection, Replies,
-    Reply, Server,
+    Observer, Patience, RedisServer, RenewalAnswer, RenewalError, Renewals, RenewalsConnection,
+    Replies, Reply, Server,
     renewals::{RenewalReply, SHORTEST_PATIENCE},
 };
 use crate::{
@@ -268,7 +268,7 @@ impl Following {
     }
 
     fn learn_of_a_move(&self, (_, failure): &RenewalReply) -> bool {
-        let Some(Failure::Sent(error)) = failure.as_deref() else {
+        let Some(RenewalError::Sent(error)) = failure.as_deref() else {
             return false;
         };
         self.servers.nodes().redirect(error).is_some() && error.code() == Some("MOVED")
@@ -290,8 +290,8 @@ impl Following {
 
     /// Opens the connection to a shard, unless it is open. If there are several, the shard first
     /// has to answer a `PING` within the limit.
-    fn open_to(&mut self, shard: ShardId, limit: Duration) -> Result<(), Arc<Failure>> {
-        let unsent = |error| Arc::new(Failure::Unsent(error));
+    fn open_to(&mut self, shard: ShardId, limit: Duration) -> Result<(), Arc<RenewalError>> {
+        let unsent = |error| Arc::new(RenewalError::Unsent(error));
         let nodes = self.servers.nodes();
         if shard != self.id && !self.away.contains_key(&shard) {
             let connector = nodes.pool_of(shard).map_err(unsent)?.connector();
@@ -321,7 +321,7 @@ impl Renewals for Following {
         !self.away.is_empty() || self.own.is_open() || !self.servers.nodes().serves_slots(self.id)
     }
 
-    fn open(&mut self) -> Result<(), Arc<Failure>> {
+    fn open(&mut self) -> Result<(), Arc<RenewalError>> {
         self.own.open()
     }
 

@@ -41,7 +41,7 @@ pub(crate) use listener::{redirect_to, subscribe};
 pub(crate) use redis::RedisServer;
 #[cfg(feature = "testing")]
 pub(crate) use renewals::renewal_reply;
-pub(crate) use renewals::{Failure, RenewalAnswer, Renewals, RenewalsConnection, Replies};
+pub(crate) use renewals::{RenewalAnswer, RenewalError, Renewals, RenewalsConnection, Replies};
 
 #[cfg(feature = "cluster")]
 use crate::cluster::{Nodes, PerShard, ShardId};

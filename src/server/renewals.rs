@@ -28,7 +28,7 @@ pub(crate) trait Renewals: Send {
     fn is_open(&self) -> bool;
 
     /// Takes as long as connecting takes.
-    fn open(&mut self) -> Result<(), Arc<Failure>>;
+    fn open(&mut self) -> Result<(), Arc<RenewalError>>;
 
     /// Sends all renewals, and releases of orphans, in one round trip. Takes at most one I/O
     /// time-out, less if a lease is short, plus the wait for replicas.
@@ -57,17 +57,17 @@ pub(crate) struct Replies {
 }
 
 /// The outcome of a renewal, with the reason if it failed.
-pub(crate) type RenewalReply = (RenewalAnswer, Option<Arc<Failure>>);
+pub(crate) type RenewalReply = (RenewalAnswer, Option<Arc<RenewalError>>);
 
 /// The reason why a renewal failed.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum RenewalError {
     /// There was no connection to send it on.
     Unsent(Error),
     Sent(RedisError),
 }
 
-impl Failure {
+impl RenewalError {
     pub(crate) fn sent(error: RedisError) -> Arc<Self> {
         Arc::new(Self::Sent(error))
     }
@@ -137,7 +137,7 @@ impl RenewalsConnection {
         let sent = time::now();
         let mut values = Vec::with_capacity(count);
         let (conversation, is_open) = self.converse(&packed, limit, count, &mut values);
-        let failure = conversation.err().map(Failure::sent);
+        let failure = conversation.err().map(RenewalError::sent);
         let had = values.get(calls.len()).cloned().unwrap_or(Value::Nil);
         let mut values = values.into_iter();
         let replies = calls.iter().map(|call| match values.next() {
@@ -153,7 +153,7 @@ impl RenewalsConnection {
         let replies: Vec<RenewalReply> = replies.collect();
         for (answer, failure) in &replies {
             self.teach |= *answer == RenewalAnswer::Forgotten;
-            if let Some(Failure::Sent(error)) = failure.as_deref() {
+            if let Some(RenewalError::Sent(error)) = failure.as_deref() {
                 self.tracked.connector.was_refused(error);
             }
         }
@@ -192,13 +192,13 @@ impl Renewals for RenewalsConnection {
         self.is_open_by(Deadline::after(Duration::MAX)) == Some(true)
     }
 
-    fn open(&mut self) -> Result<(), Arc<Failure>> {
+    fn open(&mut self) -> Result<(), Arc<RenewalError>> {
         self.teach = true;
         let open = |used: &mut InUse<'_>| used.open();
         match caught(|| self.tracked.using(Deadline::after(Duration::MAX), open)) {
-            Ok(Ok(Some(Err(error))) | Err(error)) => Err(Arc::new(Failure::Unsent(error))),
+            Ok(Ok(Some(Err(error))) | Err(error)) => Err(Arc::new(RenewalError::Unsent(error))),
             Ok(Ok(Some(Ok(())) | None)) => Ok(()),
-            Err(panicked) => Err(Failure::sent(panicked)),
+            Err(panicked) => Err(RenewalError::sent(panicked)),
         }
     }
 
@@ -227,7 +227,7 @@ pub(crate) fn renewal_reply(answer: RedisResult<Value>, sent: Instant) -> Renewa
     if is_another_kind(&refusal) {
         return (RenewalAnswer::NotOurs, None);
     }
-    (RenewalAnswer::Refused, Some(Failure::sent(refusal)))
+    (RenewalAnswer::Refused, Some(RenewalError::sent(refusal)))
 }
 
 /// Turns a renewal that too few replicas have into a refusal: our lease is only as long as on the
@@ -235,7 +235,7 @@ pub(crate) fn renewal_reply(answer: RedisResult<Value>, sent: Instant) -> Renewa
 fn confirmed(reply: RenewalReply, had: RedisResult<()>) -> RenewalReply {
     match (reply, had) {
         ((RenewalAnswer::Ours(_), _), Err(error)) => {
-            (RenewalAnswer::Refused, Some(Failure::sent(error)))
+            (RenewalAnswer::Refused, Some(RenewalError::sent(error)))
         }
         (reply, _) => reply,
     }

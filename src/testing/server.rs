@@ -13,7 +13,8 @@ use crate::{
     error::Result,
     pool::{Limits, PooledConnection},
     server::{
-        Failure, Observer, Patience, RenewalAnswer, Renewals, Replies, Reply, Server, renewal_reply,
+        Observer, Patience, RenewalAnswer, RenewalError, Renewals, Replies, Reply, Server,
+        renewal_reply,
     },
     time::{Clock, Deadline},
     wire::Call,
@@ -76,11 +77,11 @@ impl Renewals for StandIn {
         self.is_there()
     }
 
-    fn open(&mut self) -> Result<(), Arc<Failure>> {
+    fn open(&mut self) -> Result<(), Arc<RenewalError>> {
         if self.is_open() {
             return Ok(());
         }
-        Err(Arc::new(Failure::Unsent(disconnected())))
+        Err(Arc::new(RenewalError::Unsent(disconnected())))
     }
 
     fn send(&mut self, calls: &[Call], _: Duration) -> Replies {
@@ -98,7 +99,7 @@ impl Renewals for StandIn {
             }
             None => (
                 RenewalAnswer::Unanswered,
-                Some(Arc::new(Failure::Unsent(disconnected()))),
+                Some(Arc::new(RenewalError::Unsent(disconnected()))),
             ),
         });
         let replies = replies.collect();

@@ -30,7 +30,7 @@ mod by_a_clock_that_moves {
     use super::*;
     use crate::{
         renewing::entry::Terms,
-        server::{Failure, RenewalAnswer, Renewals, Replies},
+        server::{RenewalAnswer, RenewalError, Renewals, Replies},
         token::Token,
     };
 
@@ -50,7 +50,7 @@ mod by_a_clock_that_moves {
             true
         }
 
-        fn open(&mut self) -> std::result::Result<(), Arc<Failure>> {
+        fn open(&mut self) -> std::result::Result<(), Arc<RenewalError>> {
             Ok(())
         }
 
@@ -59,7 +59,7 @@ mod by_a_clock_that_moves {
             let _ = self.attempts.send(now);
             self.batches += 1;
             let broken = self.batches != self.answers;
-            let failure = || Failure::sent(RedisError::from((ErrorKind::Io, "broken")));
+            let failure = || RenewalError::sent(RedisError::from((ErrorKind::Io, "broken")));
             let reply = if broken {
                 (RenewalAnswer::Unanswered, Some(failure()))
             } else {

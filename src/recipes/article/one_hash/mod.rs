@@ -9,9 +9,9 @@
 //!
 //! The article's scripts keep two fields, `read` and `write`, each a time in milliseconds, and
 //! ignore a field that is older than its hold lasts ([`Lifetimes`]). We use these two in the same
-//! way, so that the article's programs and ours exclude each other. We add a field for each holder of
-//! ours, `read:<token>` or `write:<token>`, which the article's scripts do not read. So among our
-//! own functions
+//! way, so that the article's programs and ours exclude each other. We add a field for each holder
+//! of ours, `read:<token>` or `write:<token>`, which the article's scripts do not read. So among
+//! our own functions
 //! - a second reader does not displace the first: each is released by its own token, and the last
 //!   one frees the lock;
 //! - a release never ends another hold, and returns whether the hold was still ours;
