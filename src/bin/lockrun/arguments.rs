@@ -207,7 +207,7 @@ pub(crate) struct Arguments {
 
 /// The action that the arguments ask for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Action {
+pub(crate) enum Task {
     Run,
     Status,
     ForceRelease,
@@ -274,23 +274,23 @@ impl Arguments {
         Ok(self)
     }
 
-    pub(crate) fn action(&self) -> Action {
+    pub(crate) fn action(&self) -> Task {
         if self.status {
-            return Action::Status;
+            return Task::Status;
         }
         if self.force_release {
-            return Action::ForceRelease;
+            return Task::ForceRelease;
         }
         if self.probe {
-            return Action::Probe;
+            return Task::Probe;
         }
         if self.list.is_some() {
-            return Action::List;
+            return Task::List;
         }
         if self.man {
-            return Action::Manual;
+            return Task::Manual;
         }
-        self.completions.map_or(Action::Run, Action::Completions)
+        self.completions.map_or(Task::Run, Task::Completions)
     }
 
     /// Opens no connection.

@@ -42,14 +42,14 @@ pub(crate) enum Event {
 pub(crate) type Inbox = Arc<Mutex<Receiver<Event>>>;
 
 /// Forwards events from the lock's own threads, which must not block.
-pub(crate) struct Hooks {
+pub(crate) struct JobHooks {
     sender: Sender<Event>,
     server: String,
     /// With `--verbose`.
     wait: Option<WaitLog>,
 }
 
-impl Hooks {
+impl JobHooks {
     pub(crate) fn new(arguments: &Arguments, sender: Sender<Event>) -> Self {
         let wait = WaitLog {
             of_permits: arguments.permits.is_some(),
@@ -64,7 +64,7 @@ impl Hooks {
     }
 }
 
-impl Events for Hooks {
+impl Events for JobHooks {
     fn retrying(&self, retrying: &Retrying<'_>) {
         if let Some(wait) = &self.wait {
             let failure = retrying.error().map(|error| reason(&self.server, error));

@@ -55,7 +55,7 @@ mod words;
 fn main() -> std::process::ExitCode {
     use std::env;
 
-    use arguments::{Action, Arguments};
+    use arguments::{Arguments, Task};
 
     if env::args_os().skip(1).eq([guard::GUARDIAN]) {
         return guardian::main();
@@ -65,13 +65,13 @@ fn main() -> std::process::ExitCode {
         Err(code) => return code,
     };
     let (code, told) = match arguments.action() {
-        Action::Status => operator::status(&arguments),
-        Action::ForceRelease => operator::force_release(&arguments),
-        Action::List => list::list(&arguments),
-        Action::Manual => help::manual(),
-        Action::Completions(shell) => help::completions(shell),
-        Action::Probe => probe::probe(&arguments),
-        Action::Run => {
+        Task::Status => operator::status(&arguments),
+        Task::ForceRelease => operator::force_release(&arguments),
+        Task::List => list::list(&arguments),
+        Task::Manual => help::manual(),
+        Task::Completions(shell) => help::completions(shell),
+        Task::Probe => probe::probe(&arguments),
+        Task::Run => {
             let report = run::run(&arguments);
             (report.code(), report.told(&arguments))
         }

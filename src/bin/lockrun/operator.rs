@@ -7,7 +7,7 @@ use leasehold::{Error, Holder, Inspection, Lock, Result};
 use serde_json::{Value, json};
 
 use crate::{
-    arguments::{Action, Arguments},
+    arguments::{Arguments, Task},
     outcome::{Told, code_of, failure_in_json},
     text::{held_by, holder_in_json, last_run, last_run_in_json, rounded},
     words::failed,
@@ -93,7 +93,7 @@ fn answer<T>(
 /// Names the lock: of several, the one that failed.
 fn failure(arguments: &Arguments, name: &str, error: &Error) -> String {
     let what = match arguments.action() {
-        Action::ForceRelease => format!("cannot release `{name}`"),
+        Task::ForceRelease => format!("cannot release `{name}`"),
         _ => format!("cannot look at `{name}`"),
     };
     failed(arguments, &what, error)

@@ -18,7 +18,7 @@ use crate::{
     arguments::Arguments,
     busy::Busy,
     command::{self, Ended, Job},
-    events::{Event, Hooks, Inbox},
+    events::{Event, Inbox, JobHooks},
     guard::Guard,
     held::{Guards, Held},
     loss::{Loss, Lost, Why},
@@ -57,7 +57,7 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Conclusion, Conc
     let options = arguments
         .options()
         .cancel(&cancel)
-        .events(Arc::new(Hooks::new(arguments, sender)));
+        .events(Arc::new(JobHooks::new(arguments, sender)));
     let locks = arguments.locks().map_err(Conclusion::Failed)?.with(options);
 
     let asked = Instant::now();
