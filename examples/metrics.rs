@@ -112,7 +112,8 @@ fn main() -> anyhow::Result<()> {
     let lock = locks.lock("account:4711");
     let lease = lock.acquire(Duration::from_secs(5))?;
     thread::scope(|scope| {
-        let patient = [(); 2].map(|()| scope.spawn(|| lock.acquire(Duration::from_secs(20))));
+        let patient =
+            [(); 2].map(|()| scope.spawn(|| lock.acquire(Duration::from_secs(20))?.release()));
         let hasty = lock.acquire(Duration::from_millis(50));
         anyhow::ensure!(matches!(hasty, Err(Error::Contended { .. })));
         while lock.inspect()?.waiting_here() < patient.len() {
@@ -121,10 +122,8 @@ fn main() -> anyhow::Result<()> {
         println!("while two threads wait:\n{}", metrics.0.text());
         lease.release()?;
         for thread in patient {
-            let lease = thread
-                .join()
-                .map_err(|_| anyhow::anyhow!("a thread panicked"))?;
-            lease?.release()?;
+            let released = thread.join();
+            released.map_err(|_| anyhow::anyhow!("a thread panicked"))??;
         }
         anyhow::Ok(())
     })?;

@@ -49,7 +49,9 @@ pub(crate) fn refusal(error: &RedisError) -> &'static str {
         "NOAUTH" => "wants a password (NOAUTH)",
         "WRONGPASS" => "refuses the user or the password (WRONGPASS)",
         "NOPERM" => ACCESS_LIST,
+        // In a script, before Redis 8 and since.
         _ if message.contains("can't run this command") => ACCESS_LIST,
+        _ if message.contains("has no permissions") => ACCESS_LIST,
         // Only of Redis 6.2.
         _ if message.contains("after non deterministic commands") => {
             "needs its setting lua-replicate-commands to be yes, as it is by default"
@@ -72,10 +74,21 @@ pub(super) fn cleaned(error: RedisError) -> RedisError {
     if let Some((command, _)) = message.split_once(", with args beginning with") {
         return saying(&error, command);
     }
-    match (message.split_once(" script: "), message.rsplit_once(": -")) {
-        (Some((text, script)), _) if script.contains("@user_script") => saying(&error, text),
-        // Before Redis 7.
-        (_, Some((script, text))) if script.starts_with("Error running script") => answer(text),
+    // Before Redis 7.
+    if message.starts_with("Error running script") {
+        return match (
+            message.rsplit_once(": -"),
+            message.rsplit_once("@user_script: "),
+        ) {
+            (Some((_, text)), _) => answer(text),
+            (_, Some((_, text))) => saying(&error, text.trim_start_matches(|c| c != ' ').trim()),
+            _ => error,
+        };
+    }
+    match message.rsplit_once(" script: ") {
+        Some((text, script)) if script.contains("@user_script") => {
+            saying(&error, text.trim_start_matches("ACL failure in script: "))
+        }
         _ => error,
     }
 }
@@ -122,6 +135,20 @@ mod tests {
                 r#""OOM": command not allowed"#,
             ),
             (
+                format!(
+                    "ERR Error running script (call to f_{HASH}): @user_script:47: \
+                     @user_script: 47: Write commands not allowed"
+                ),
+                "ResponseError: Write commands not allowed",
+            ),
+            (
+                format!(
+                    "ERR ACL failure in script: User a has no permissions to run the 'time' \
+                     command script: {HASH}, on @user_script:3."
+                ),
+                "ResponseError: User a has no permissions to run the 'time' command",
+            ),
+            (
                 "ERR unknown command 'EVALSHA', with args beginning with: 's3cret' ".to_owned(),
                 "ResponseError: unknown command 'EVALSHA'",
             ),
@@ -142,6 +169,10 @@ mod tests {
             (
                 "ERR max number of clients reached",
                 "accepts no more clients (maxclients)",
+            ),
+            (
+                "ERR User a has no permissions to run the 'time' command",
+                "refuses it by its access list",
             ),
             ("ERR x", "refused"),
         ] {

@@ -71,7 +71,7 @@ pub(super) const NEEDS: [(&str, &str); 8] = [
          zremrangebyscore hset pttl zadd hget zrem del",
     ),
     (
-        "run once in a period",
+        "job once in a period",
         "eval evalsha hmget exists time hset pttl pexpire",
     ),
     ("commit or transaction", "watch unwatch multi exec"),

@@ -172,12 +172,7 @@ fn commands_that_are_renamed_away() {
     };
     let probe = away(&["CLIENT", "SCRIPT", "CONFIG"]);
     assert!(probe.locks_work(), "{probe}");
-    says(
-        &probe,
-        "wake-ups",
-        Severity::Limits,
-        "unknown command 'CLIENT'",
-    );
+    says(&probe, "wake-ups", Severity::Limits, "unknown command");
     says(&probe, "wake-ups", Severity::Limits, "every 1 to 10 ms");
     says(
         &probe,
@@ -189,12 +184,7 @@ fn commands_that_are_renamed_away() {
 
     let probe = away(&["WAIT"]);
     assert!(probe.locks_work(), "{probe}");
-    says(
-        &probe,
-        "replicas",
-        Severity::Limits,
-        "unknown command 'WAIT'",
-    );
+    says(&probe, "replicas", Severity::Limits, "unknown command");
     says(
         &probe,
         "commands",
@@ -205,12 +195,7 @@ fn commands_that_are_renamed_away() {
     for script in ["EVAL", "EVALSHA"] {
         let probe = away(&[script]);
         assert!(!probe.locks_work());
-        says(
-            &probe,
-            "scripts",
-            Severity::Fails,
-            &format!("unknown command '{script}'"),
-        );
+        says(&probe, "scripts", Severity::Fails, "unknown command");
         assert!(probe.to_string().ends_with("Locks do not work here."));
     }
     let probe = away(&["HGET"]);
@@ -266,7 +251,7 @@ fn eviction_and_persistence() {
         "append-only file",
     );
     says(
-        &started_with(&["--save", "900 1"]),
+        &started_with(&["--save", "900", "1"]),
         "persistence",
         Severity::Limits,
         "snapshots",

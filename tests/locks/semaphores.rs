@@ -73,7 +73,8 @@ fn never_more_than_the_permits_are_held_by_threads_of_two_processes() {
                 });
             }
         });
-        assert_eq!(most.load(Ordering::SeqCst), 3);
+        // On a busy machine three may never be inside at one moment.
+        assert!((2..=3).contains(&most.load(Ordering::SeqCst)));
         let left: Vec<String> = conn.keys("*").unwrap();
         assert_eq!(left, [""; 0]);
     });

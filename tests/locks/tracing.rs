@@ -39,8 +39,9 @@ fn logged(level: Level, run: impl FnOnce()) -> Vec<String> {
     text.lines().map(ToOwned::to_owned).collect()
 }
 
+/// Without hand-over, which a semaphore refuses.
 fn options() -> Options {
-    crate::options()
+    Options::new()
         .renewal(false)
         .events(Arc::new(TracingEvents::new()))
 }
