@@ -242,8 +242,10 @@ fn a_function_that_fails_or_panics_is_the_reason_why_there_is_no_connection() {
     let pool = Pool::builder().login(fails).connect(&server.url());
     let failed = "the function for the login failed: no token: no route";
     assert_eq!(why_not(&pool.unwrap()), failed);
+    // To print where it panicked takes seconds on a busy machine.
     let panics = || panic!("a mistake");
-    let pool = Pool::builder().login(panics).connect(&server.url());
+    let patient = Pool::builder().get_timeout(LONG).connect_timeout(LONG);
+    let pool = patient.login(panics).connect(&server.url());
     let panicked = "the function for the login panicked";
     assert_eq!(why_not(&pool.unwrap()), panicked);
 }
