@@ -61,7 +61,7 @@ fn files_that_cannot_be_used_are_invalid_arguments() {
         return;
     };
     for (files, expected) in [
-        (&[("--ca", "none.pem")][..], "none.pem: No such file"),
+        (&[("--ca", "none.pem")][..], "none.pem: no such file"),
         (&[("--ca", "key.pem")], "the CA"),
         (&[CA, CERT], "--key <FILE>"),
         (&[CA, KEY], "--cert <FILE>"),
