@@ -230,7 +230,7 @@ fn the_next_node_is_asked_when_one_says_nothing_of_use() {
     assert!(acquire(&nodes).unwrap());
 }
 
-/// A call is refused, and whoever waits goes on.
+/// A call is refused, unless the next node has answered before the call hears of the error.
 #[test]
 fn after_an_error_the_next_node_is_asked() {
     let gone = free_port().unwrap();
@@ -247,8 +247,8 @@ fn after_an_error_the_next_node_is_asked() {
         let locks = Locks::on_nodes(&patient_nodes_of(&ports));
         drop(locks.lock("a").acquire(LONG).unwrap());
         let nodes = nodes_of(&ports);
-        refused(&nodes);
-        assert!(comes_true(|| matches!(acquire(&nodes), Ok(true))));
+        let is_held = || matches!(acquire(&nodes), Ok(true));
+        assert!(is_held() || comes_true(is_held));
     }
 }
 
