@@ -1,7 +1,7 @@
-//! The ten lines to copy first: a job that must not run twice.
+//! The shortest use of the book's functions: a job that must not run twice at once.
 //!
 //! `cargo run --example book_lock [redis://127.0.0.1/]`
-#![allow(clippy::print_stdout, reason = "a program that talks")]
+#![allow(clippy::print_stdout, reason = "a command-line program")]
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ fn main() -> anyhow::Result<()> {
     let Some(token) = acquire_lock_with_timeout(&mut conn, "report:daily", wait, lease)? else {
         anyhow::bail!("another process is writing the report");
     };
-    println!("writing the report, nobody else can for the next {lease:?}");
+    println!("writing the report; no one else can for the next {lease:?}");
     if !release_lock(&mut conn, "report:daily", &token)? {
-        anyhow::bail!("the work took longer than the lease: somebody else may have started");
+        anyhow::bail!("the work took longer than the lease: another process may have started");
     }
-    println!("done, the next one can");
+    println!("done; the lock is free");
     Ok(())
 }

@@ -1,20 +1,19 @@
-//! Tasks that are due later, and a lock for each while it is moved into the queue: section 6.4.2 of
-//! the book.
+//! Delayed tasks, each locked while it is moved into the queue: section 6.4.2 of the book.
 //!
 //! `cargo run --example delayed_tasks [redis://127.0.0.1/]`
 //!
-//! A sorted set holds the tasks by the time at which they are due. Several workers look at it;
-//! whoever finds a task that is due locks it, moves it into the queue, and releases it.
+//! A sorted set holds the tasks by due time. Several workers poll it; a worker that finds a due
+//! task locks it, moves it into the queue, and releases the lock.
 //!
-//! **The book's bug.** Its `poll_queue` takes the lock by `acquire_lock`, which has no end. A
-//! worker that dies between the lock and the move keeps the task for ever; and since each worker
-//! looks at the first task only, none of the later ones is moved either. Here the lock ends by
-//! itself, and a worker passes over a task that another one has locked.
+//! **The book's first bug.** Its `poll_queue` takes the lock with `acquire_lock`, which sets no
+//! lease. A worker that dies between the lock and the move blocks the task for ever; and since each
+//! worker looks only at the first task, the later ones are blocked too. Here the lock has a lease,
+//! and a worker skips a task that another one has locked.
 //!
-//! **Another one.** It removes the task from the set and then adds it to the queue: a worker that
-//! dies in between loses it. Here both are one transaction, which is executed only while the lock
-//! is still held.
-#![allow(clippy::print_stdout, reason = "a program that talks")]
+//! **The second bug.** It removes the task from the set and then adds it to the queue: a worker
+//! that dies in between loses the task. Here both are one transaction, which is executed only while
+//! the lock is still held.
+#![allow(clippy::print_stdout, reason = "a command-line program")]
 
 use std::{
     thread,
@@ -30,18 +29,18 @@ use leasehold::{
 
 const WORKERS: usize = 4;
 const TASKS: u64 = 12;
-/// So many are due at the same moment.
+/// The number of tasks that are due at the same moment.
 const AT_ONCE: u64 = 3;
-/// From one such moment to the next.
+/// The time between two such moments.
 const STEP: Duration = Duration::from_millis(50);
-/// How long a task takes.
+/// The time that a task takes.
 const WORK: Duration = Duration::from_millis(10);
-/// For how long a worker may hold a task that it moves.
+/// The lease of a worker on the task that it moves.
 const LEASE: Duration = Duration::from_millis(300);
 const NO_WAIT: Duration = Duration::ZERO;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The keys of this run, and when it began.
+/// The keys of this run, and its start.
 struct Run {
     delayed: String,
     queue: String,
@@ -71,7 +70,7 @@ fn main() -> anyhow::Result<()> {
         started: Instant::now(),
         began: server_clock(&mut conn)?,
     };
-    println!("{TASKS} tasks, {WORKERS} workers; a task's lock ends after {LEASE:?}");
+    println!("{TASKS} tasks, {WORKERS} workers; a task's lock has a lease of {LEASE:?}");
     for n in 0..TASKS {
         let due = run.began + due_after(n);
         let () = conn.zadd(&run.delayed, format!("{name}:{n:02}"), due)?;
@@ -82,13 +81,12 @@ fn main() -> anyhow::Result<()> {
     each_ran_once(&worked?)
 }
 
-/// What a worker does that dies between the lock of a task and the move: its lock is released by
-/// nobody.
+/// Acts as a worker that dies between locking a task and moving it: the lock is never released.
 fn die_with_a_task(run: &Run, conn: &mut Connection) -> anyhow::Result<()> {
     let task = due_tasks(run, conn)?.into_iter().next();
-    let task = task.context("the first task is due at once")?;
+    let task = task.context("the first task is not due yet")?;
     let token = acquire_lock_with_timeout(conn, &task, NO_WAIT, LEASE)?;
-    ensure!(token.is_some(), "nobody works yet");
+    ensure!(token.is_some(), "another worker has started already");
     run.tell(&format!("worker 0 locks task {} and dies", number(&task)));
     Ok(())
 }
@@ -105,12 +103,12 @@ fn work_together(run: &Run, pool: &Pool) -> anyhow::Result<Vec<Ran>> {
     })
 }
 
-/// Moves what is due and runs what is in the queue, until there is neither.
+/// Moves due tasks and runs queued ones, until none is left.
 fn work(run: &Run, conn: &mut Connection, worker: usize) -> anyhow::Result<Vec<Ran>> {
     let mut all = Vec::new();
     loop {
         move_due_task(run, conn)?;
-        // Asked first: what is moved in between is in the queue.
+        // Read first, so that a task moved meanwhile is in the queue.
         let still_delayed: u64 = conn.zcard(&run.delayed)?;
         let next: Option<String> = conn.lpop(&run.queue, None)?;
         if let Some(task) = next {
@@ -119,28 +117,28 @@ fn work(run: &Run, conn: &mut Connection, worker: usize) -> anyhow::Result<Vec<R
             return Ok(all);
         } else {
             let waited = run.started.elapsed();
-            ensure!(waited < PATIENCE, "not moved: {still_delayed}");
+            ensure!(waited < PATIENCE, "{still_delayed} tasks were not moved");
             thread::sleep(Duration::from_millis(2));
         }
     }
 }
 
-/// Moves one task that is due into the queue, unless others are moving all of them.
+/// Moves one due task into the queue, unless other workers have locked all of them.
 fn move_due_task(run: &Run, conn: &mut Connection) -> anyhow::Result<()> {
     for task in due_tasks(run, conn)? {
         let Some(token) = acquire_lock_with_timeout(conn, &task, NO_WAIT, LEASE)? else {
-            continue; // another worker moves it, or has died: then its lock ends
+            continue; // another worker moves it, or has died: then its lease ends
         };
         let due: Option<f64> = conn.zscore(&run.delayed, &task)?;
-        // It may have been moved between the look and the lock.
+        // Another worker may have moved it before we locked it.
         if due.is_some() {
             let moved = commit_while_held(conn, &task, &token, |pipe| {
                 pipe.zrem(&run.delayed, &task).ignore();
                 pipe.rpush(&run.queue, &task).ignore();
             });
             match moved {
-                // The lock has ended before the move: nothing was written, and whoever has it now
-                // moves the task.
+                // The lease ended before the move: nothing was written, and the next holder of the
+                // lock moves the task.
                 Err(Error::Lost { .. }) => return Ok(()),
                 moved => moved?,
             }
@@ -167,7 +165,7 @@ fn run_task(run: &Run, conn: &mut Connection, worker: usize, task: String) -> an
     Ok(Ran { task, due, at })
 }
 
-/// Proves that nothing was lost, done twice, or done early.
+/// Checks that no task was lost, run twice, or run early.
 fn each_ran_once(all: &[Ran]) -> anyhow::Result<()> {
     let mut tasks: Vec<_> = all.iter().map(|ran| &ran.task).collect();
     tasks.sort();
@@ -175,7 +173,7 @@ fn each_ran_once(all: &[Ran]) -> anyhow::Result<()> {
     ensure!(tasks.len() == all.len(), "a task ran twice");
     ensure!(all.len() as u64 == TASKS, "only {} tasks ran", all.len());
     ensure!(all.iter().all(|ran| ran.at >= ran.due), "a task ran early");
-    println!("{TASKS} tasks ran, each once and none before its time");
+    println!("{TASKS} tasks ran, each once and none early");
     Ok(())
 }
 
@@ -185,12 +183,12 @@ impl Run {
     }
 }
 
-/// How long after the beginning a task is due, in milliseconds.
+/// The delay from the start until a task is due, in milliseconds.
 fn due_after(n: u64) -> u64 {
     n / AT_ONCE * millis(STEP)
 }
 
-/// The number of a task, which is the end of its name.
+/// The number at the end of a task's name.
 fn number(task: &str) -> &str {
     task.rsplit(':').next().unwrap_or(task)
 }

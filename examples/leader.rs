@@ -1,17 +1,17 @@
-//! One of several processes leads. The others wait until it ends, dies or is halted.
+//! One of several processes leads. The others wait until it exits, dies or is halted.
 //!
 //! `cargo run --example leader [redis://127.0.0.1/]`
 //!
-//! Start it in several terminals, and stop the leader: by Ctrl-C or `kill` (it hands over at once),
+//! Start it in several terminals, and stop the leader with Ctrl-C or `kill` (it hands over at once),
 //! `kill -9` (another one leads after the lease), or `kill -STOP` and later `kill -CONT` (it notices
 //! that another one leads, and waits again).
-#![allow(clippy::print_stdout, reason = "a program that talks")]
+#![allow(clippy::print_stdout, reason = "a command-line program")]
 
 use std::time::{Duration, SystemTime};
 
 use leasehold::{Cancel, Error, Lease, Locks, Options};
 
-/// The time for which nobody leads after the leader has died.
+/// The time without a leader after the leader has died.
 const LEASE: Duration = Duration::from_secs(3);
 /// The time from one step of the work to the next.
 const STEP: Duration = Duration::from_millis(100);
@@ -23,32 +23,32 @@ fn main() -> anyhow::Result<()> {
 
     let stop = Cancel::new();
     let at_signal = stop.clone();
-    ctrlc::set_handler(move || at_signal.cancel())?; // SIGTERM too, by a feature of ctrlc
+    ctrlc::set_handler(move || at_signal.cancel())?; // also SIGTERM: ctrlc's feature `termination`
     let options = Options::new().lease(LEASE).cancel(&stop);
     let lock = Locks::connect(&url)?.lock("leader").with(options);
     while !stop.is_cancelled() {
-        println!("waits");
+        println!("waiting");
         let lease = match lock.acquire(Duration::MAX) {
             Err(Error::Cancelled { .. }) => break,
             acquired => acquired?,
         };
         lead(&lease, &stop);
         match lease.release() {
-            Ok(()) => println!("has handed over"),
-            Err(error) => println!("leads no longer: {error}"),
+            Ok(()) => println!("handed over"),
+            Err(error) => println!("no longer leading: {error}"),
         }
     }
     Ok(())
 }
 
-/// Works in steps that are much shorter than the lease, until it is lost or the process has to end.
+/// Works in steps much shorter than the lease, until the lease is lost or the process must exit.
 fn lead(lease: &Lease, stop: &Cancel) {
     while !stop.is_cancelled() {
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         if lease.check().is_err() {
             return; // another process may lead
         }
-        println!("leads at {} ms", now.as_millis()); // or lease.commit(…), which is never late
+        println!("leading at {} ms", now.as_millis()); // or lease.commit(…), which is never late
         let _is_lost = lease.lost().wait_for(STEP); // a loss ends the pause
     }
 }

@@ -1,8 +1,8 @@
-//! Metrics of locks, as a Prometheus client counts them: how many wait now and hold now, how long
-//! they did, and how it ended.
+//! Lock metrics for Prometheus: the threads that wait and hold now, their wait and hold times, and
+//! the outcomes.
 //!
 //! `cargo run --example metrics [redis://127.0.0.1/]`
-#![allow(clippy::print_stdout, reason = "a program that talks")]
+#![allow(clippy::print_stdout, reason = "a command-line program")]
 
 use std::{
     collections::BTreeMap,
@@ -20,19 +20,19 @@ use leasehold::{
     },
 };
 
-/// Stands for the registry of your client: a number for each name and label.
+/// Stands in for your client's registry: a number for each name and label.
 #[derive(Default)]
 struct Registry(Mutex<BTreeMap<(&'static str, String), f64>>);
 
 impl Registry {
     fn add(&self, name: &'static str, lock: &str, number: f64) {
-        // Each label is a series of its own: `account`, not `account:4711`.
+        // Each label value is its own series: use `account`, not `account:4711`.
         let label = lock.split(':').next().unwrap_or(lock);
         let mut series = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *series.entry((name, label.to_owned())).or_default() += number;
     }
 
-    /// The format in which Prometheus reads them.
+    /// The text format that Prometheus reads.
     fn text(&self) -> String {
         let series = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();

@@ -1,9 +1,9 @@
-//! A job that every host starts at night and one of them does.
+//! A job that every host starts at night and only one of them runs.
 //!
 //! `cargo run --example once_a_night [redis://127.0.0.1/]`
 //!
 //! On each host, by cron: `0 3 * * * once_a_night redis://locks.example/`
-#![allow(clippy::print_stdout, reason = "a program that talks")]
+#![allow(clippy::print_stdout, reason = "a command-line program")]
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ fn main() -> anyhow::Result<()> {
     let locks = Locks::connect(&url)?;
     let lock = locks.lock("report:nightly");
     // The period counts from the end of the last run, so it is shorter than a day. The wait is
-    // longer than the job and a lease, so another host is there if the first one fails.
+    // longer than the job and a lease together, so another host takes over if the first one fails.
     let (period, wait) = (20 * HOUR, HOUR);
     match lock.run_once(period, wait, write_report) {
-        Err(Error::Contended { .. }) => println!("another host is still writing it"),
-        Ok(Once::AlreadyRun(run)) => println!("it was written {:?} ago", run.ago()),
+        Err(Error::Contended { .. }) => println!("another host is still writing the report"),
+        Ok(Once::AlreadyRun(run)) => println!("the report was written {:?} ago", run.ago()),
         ran => {
             let chapters = ran?.done()?.unwrap_or_default();
-            println!("{chapters} chapters are written");
+            println!("wrote {chapters} chapters");
         }
     }
     Ok(())
@@ -34,8 +34,8 @@ fn main() -> anyhow::Result<()> {
 
 fn write_report(lease: &Lease) -> anyhow::Result<u32> {
     for chapter in 1..=3 {
-        lease.check()?; // an error if the lock was lost: stop, somebody else may have it
+        lease.check()?; // fails if the lock was lost: stop, someone else may hold it
         println!("writing chapter {chapter}");
     }
-    Ok(3) // after an error, or a crash, a host that waits does it
+    Ok(3) // after an error or a crash, a waiting host runs the job
 }

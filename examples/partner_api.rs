@@ -1,12 +1,11 @@
-//! At most three requests at once to a partner's API, from twenty threads in two processes; one
+//! Limits requests to a partner's API to three at once, across twenty threads in two processes; one
 //! process is killed.
 //!
 //! `cargo run --example partner_api [redis://127.0.0.1/]`
 //!
-//! Draws who held which of the three permits, and checks it: never more than three are held, and
-//! each permit of the process that was killed comes back when its lease has ended, though nobody
-//! gave it back.
-#![allow(clippy::print_stdout, reason = "a program that talks")]
+//! Draws which thread held which of the three permits, and checks that no more than three were ever
+//! held, and that each permit of the killed process became free when its lease ended.
+#![allow(clippy::print_stdout, reason = "a command-line program")]
 
 use std::{
     env,
@@ -21,35 +20,35 @@ use anyhow::{Context, ensure};
 use leasehold::{Cancel, Error, Lock, Locks, Options, Owner, Token};
 
 const PERMITS: u32 = 3;
-/// In each of the two processes, `A` and `B`.
+/// The threads of each of the two processes, `A` and `B`.
 const THREADS: usize = 10;
-/// Renewed while its holder lives: a permit of a dead one comes back after this time at the latest.
+/// Renewed while its holder lives: a dead holder's permit is free after this time at the latest.
 const LEASE: Duration = Duration::from_secs(1);
-/// When `B` is killed, as soon as it holds a permit.
+/// The time after which `B` is killed, as soon as it holds a permit.
 const KILL_AFTER: Duration = Duration::from_millis(700);
-/// How long `A` goes on after the lease of the dead.
+/// The time for which `A` continues after the killed process's leases have ended.
 const AFTERWARDS: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(10);
-/// From one line of the picture to the next.
+/// The time between two lines of the picture.
 const STEP: Duration = Duration::from_millis(60);
-/// Tells the second process which semaphore the two share.
+/// Names the environment variable with the semaphore that the two processes share.
 const SHARED: &str = "LEASEHOLD_PARTNER_API";
 
-/// One clock for both processes: the time since 1970.
+/// The time since 1970, a clock that both processes share.
 type Moment = Duration;
 
-/// A permit, from when its holder had it to when it gave it back, or to the end of its lease.
+/// One thread's hold of a permit, until it was given back or its lease ended.
 #[derive(Clone, Debug)]
 struct Hold {
     thread: String,
     from: Moment,
-    /// `None`: its process was killed before.
+    /// `None`: its process was killed first.
     until: Option<Moment>,
     is_given_back: bool,
     has_died: bool,
 }
 
-/// The holds that had one of the permits, in their order.
+/// The holds of one permit, in order.
 type Row = Vec<Hold>;
 
 fn main() -> anyhow::Result<()> {
@@ -75,8 +74,7 @@ fn main() -> anyhow::Result<()> {
     each_came_back(&rows)
 }
 
-/// What the second process does until it is killed: it prints when a thread begins and ends its
-/// request.
+/// Runs the second process until it is killed. It prints when a thread begins and ends a request.
 fn be_the_second_process(lock: &Lock) -> anyhow::Result<()> {
     println!("ready");
     work_together("B", lock, &Cancel::new(), |thread, what, at| {
@@ -84,8 +82,8 @@ fn be_the_second_process(lock: &Lock) -> anyhow::Result<()> {
     })
 }
 
-/// Works in `A` until the permits of the dead have come back. Returns all holds, and when `B` was
-/// killed.
+/// Works in `A` until the permits of the killed process are free again. Returns all holds, and the
+/// time at which `B` was killed.
 fn play(lock: &Lock, child: &mut Child) -> anyhow::Result<(Vec<Hold>, Moment)> {
     let mut theirs = BufReader::new(child.stdout.take().context("no output")?).lines();
     theirs.next().context("the second process has ended")??;
@@ -107,20 +105,20 @@ fn play(lock: &Lock, child: &mut Child) -> anyhow::Result<(Vec<Hold>, Moment)> {
     worked.ok().context("a thread panicked")??;
     let (killed, dead) = killed?;
     let mut lines = ours.into_inner().unwrap_or_else(PoisonError::into_inner);
-    // The last line may have no end, and is none then.
+    // The last line may be cut off: then `holds_of` ignores it.
     lines.extend(theirs.map_while(Result::ok));
     let mut holds = holds_of(&lines);
     for (thread, end) in dead {
         died(&mut holds, &thread, killed, end);
     }
-    // Whoever had given its permit back, and was killed before it could tell.
+    // These threads had given their permits back, and were killed before they could report it.
     for hold in &mut holds {
         hold.until.get_or_insert(killed);
     }
     Ok((holds, killed))
 }
 
-/// Ten threads ask for a permit, make their request, and give it back, again and again.
+/// Has each of ten threads acquire a permit, make its request, and give the permit back, repeatedly.
 fn work_together(
     process: &str,
     lock: &Lock,
@@ -154,8 +152,8 @@ fn work_together(
     })
 }
 
-/// Kills the second process while it has permits. Returns when, and their holders with the ends of
-/// their leases.
+/// Kills the second process while it holds permits. Returns the time of the kill, and the holders
+/// with the ends of their leases.
 fn kill_a_holder(
     lock: &Lock,
     child: &mut Child,
@@ -166,7 +164,7 @@ fn kill_a_holder(
     loop {
         thread::sleep(Duration::from_millis(5));
         let seen = their_permits(lock)?;
-        // One that has just been granted: it is still held when the process is killed.
+        // A permit that was just granted will still be held when the process is killed.
         let is_new = |(thread, _): &(String, _)| before.iter().all(|(other, _)| other != thread);
         if seen.iter().any(is_new) {
             break;
@@ -180,7 +178,7 @@ fn kill_a_holder(
     Ok((killed, their_permits(lock)?))
 }
 
-/// The permits of the second process, and when each ends at the earliest.
+/// The permits of the second process, and the earliest end of each.
 fn their_permits(lock: &Lock) -> anyhow::Result<Vec<(String, Moment)>> {
     let asked = now();
     let seen = lock.inspect()?;
@@ -193,7 +191,7 @@ fn their_permits(lock: &Lock) -> anyhow::Result<Vec<(String, Moment)>> {
         .collect())
 }
 
-/// From lines such as `B3 begins 1764240000123456`, each process's own in their order.
+/// Reads lines such as `B3 begins 1764240000123456`. Those of one process are in order.
 fn holds_of(lines: &[String]) -> Vec<Hold> {
     let mut holds: Vec<Hold> = Vec::new();
     for line in lines {
@@ -220,8 +218,8 @@ fn holds_of(lines: &[String]) -> Vec<Hold> {
     holds
 }
 
-/// The server keeps the permit of a dead thread to its end, also if it was killed between its last
-/// word and the release.
+/// Marks a thread's last hold as kept by the server until its lease ends. The thread may have been
+/// killed before it reported the hold, or between its last line and the release.
 fn died(holds: &mut Vec<Hold>, thread: &str, killed: Moment, end: Moment) {
     let mut of_thread = holds.iter_mut().rev().filter(|hold| hold.thread == thread);
     match of_thread.next() {
@@ -229,7 +227,7 @@ fn died(holds: &mut Vec<Hold>, thread: &str, killed: Moment, end: Moment) {
             hold.until = Some(end);
             hold.has_died = true;
         }
-        // Granted, and killed before it could tell.
+        // The thread was killed before it could report the hold.
         _ => holds.push(Hold {
             thread: thread.to_owned(),
             from: killed,
@@ -240,7 +238,7 @@ fn died(holds: &mut Vec<Hold>, thread: &str, killed: Moment, end: Moment) {
     }
 }
 
-/// Gives each hold a permit that nobody has at its beginning: an error if all three are held.
+/// Assigns each hold a permit that is free when it begins. Fails if all three are held.
 fn in_rows(mut holds: Vec<Hold>) -> anyhow::Result<Vec<Row>> {
     holds.sort_by_key(|hold| hold.from);
     let mut rows: Vec<Row> = (0..PERMITS).map(|_| Row::new()).collect();
@@ -253,7 +251,7 @@ fn in_rows(mut holds: Vec<Hold>) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A line for each step of time, from the top to the bottom.
+/// Prints a line for each step of time.
 fn draw(rows: &[Row], killed: Moment) {
     let all = || rows.iter().flatten();
     let began = all().map(|hold| hold.from).min().unwrap_or_default();
@@ -275,25 +273,25 @@ fn draw(rows: &[Row], killed: Moment) {
     }
 }
 
-/// What happened between this line and the next.
+/// Describes what happened between this line and the next.
 fn news(rows: &[Row], at: Moment, killed: Moment) -> String {
     let is_now = |moment: Moment| (at..at + STEP).contains(&moment);
     let mut all = Vec::new();
     if is_now(killed) {
-        all.push("B is killed, and gives nothing back".to_owned());
+        all.push("B is killed while it holds permits".to_owned());
     }
     for (dead, from) in rows.iter().flat_map(came_back) {
         let from = from.unwrap_or_default();
         if is_now(from) {
             let after = from.saturating_sub(killed).as_millis();
-            all.push(format!("{dead}'s is back after {after} ms"));
+            all.push(format!("{dead}'s permit is reused after {after} ms"));
         }
     }
     all.join(", ")
 }
 
-/// Who has this permit: its name, a line while it goes on, and crosses while the server keeps it
-/// for a dead one.
+/// Shows the holder of this permit: its name where the hold begins, then `|`, or `x` while the
+/// server keeps the permit for a dead thread.
 fn cell(row: &[Hold], at: Moment, killed: Moment) -> &str {
     let has_it = |hold: &&Hold| hold.from <= at && Some(at) < hold.until;
     match row.iter().find(has_it) {
@@ -304,7 +302,7 @@ fn cell(row: &[Hold], at: Moment, killed: Moment) -> &str {
     }
 }
 
-/// When a permit of the dead was had by somebody else: `None`, not at all.
+/// The dead holders of this permit, and when the next thread acquired it. `None`: never.
 fn came_back(row: &Row) -> Vec<(&str, Option<Moment>)> {
     let next = |n: usize| row.get(n + 1).map(|next| next.from);
     let dead = row.iter().enumerate().filter(|(_, hold)| hold.has_died);
@@ -314,12 +312,12 @@ fn came_back(row: &Row) -> Vec<(&str, Option<Moment>)> {
 fn each_came_back(rows: &[Row]) -> anyhow::Result<()> {
     let mut count = 0;
     for (dead, from) in rows.iter().flat_map(came_back) {
-        ensure!(from.is_some(), "{dead}'s permit did not come back");
+        ensure!(from.is_some(), "{dead}'s permit was not reused");
         count += 1;
     }
-    ensure!(count > 0, "none of the dead had a permit");
+    ensure!(count > 0, "no thread of the killed process held a permit");
     println!(
-        "\nnever more than {PERMITS} held; {count} of the killed process came back with its lease"
+        "\nnever more than {PERMITS} held; {count} of the killed process became free after a lease"
     );
     Ok(())
 }

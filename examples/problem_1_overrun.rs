@@ -1,9 +1,10 @@
-//! The first of the book's three problems: a holder works longer than its lease and releases somebody else's lock.
+//! The first of the book's three problems: a holder works longer than its lease and releases the
+//! next holder's lock.
 //!
 //! `cargo run --example problem_1_overrun [redis://…]`
-#![allow(clippy::print_stdout, reason = "a program that talks")]
+#![allow(clippy::print_stdout, reason = "a command-line program")]
 
-#[allow(dead_code, reason = "each example uses a part of it")]
+#[allow(dead_code, reason = "each example uses only part of it")]
 mod shared;
 
 use std::{thread::sleep, time::Duration};
@@ -28,7 +29,7 @@ fn main() -> anyhow::Result<()> {
     with_a_watchdog(&redis)
 }
 
-/// The failure: the holder deletes the key, whoever's it is.
+/// The failure: A deletes the key, although B now holds the lock.
 fn without_looking(redis: &Redis) -> anyhow::Result<()> {
     let mut conn = redis.pool.get()?;
     let title = "A releases by deleting the key";
@@ -45,7 +46,7 @@ fn without_looking(redis: &Redis) -> anyhow::Result<()> {
     scene.goes_wrong(is_ours, "B and C are at work: A has deleted B's lock.")
 }
 
-/// The cure: only the token that took the lock releases it, and its owner hears that it was late.
+/// The cure: only the token that took the lock releases it, and A learns that it was late.
 fn with_the_token(redis: &Redis) -> anyhow::Result<()> {
     let mut conn = redis.pool.get()?;
     let title = "A releases with its token";
@@ -61,16 +62,16 @@ fn with_the_token(redis: &Redis) -> anyhow::Result<()> {
     scene.tell("B", &format!("release_lock\n{is_bs}"))?;
     scene.goes_right(
         !was_ours && third.is_none() && is_bs,
-        "B's lock stands, and A hears that it was late.",
+        "B still holds the lock, and A learns that it was late.",
     )
 }
 
-/// What keeps it from happening: the lease is renewed for as long as the work takes.
+/// The prevention: a watchdog renews the lease for as long as the work takes.
 fn with_a_watchdog(redis: &Redis) -> anyhow::Result<()> {
     let mut conn = redis.pool.get()?;
     let title = "A lets a watchdog renew the lease";
     let mut scene = Scene::begin(redis, title, &["A", "B", "the watchdog"], &KEYS)?;
-    // Longer than in the other scenes, so that a busy machine does not end it.
+    // Longer than in the other scenes, so that it does not expire on a busy machine.
     let lease = 5 * LEASE;
     let watchdog = Watchdog::start(&redis.pool)?;
     let token = take(&mut scene, &mut conn, "A", lease)?;
@@ -78,7 +79,7 @@ fn with_a_watchdog(redis: &Redis) -> anyhow::Result<()> {
     scene.tell("A", "Watchdog::keep")?;
     scene.wait_until(1_200);
     scene.tell("the watchdog", "has renewed it")?;
-    // It renews every half second.
+    // The watchdog renews every half second.
     sleep(Duration::from_millis(900));
     let early = acquire_lock_with_timeout(&mut conn, NAME, Duration::ZERO, LONG)?;
     scene.tell("B", "has to wait")?;
@@ -90,7 +91,7 @@ fn with_a_watchdog(redis: &Redis) -> anyhow::Result<()> {
     release_lock(&mut conn, NAME, &second)?;
     scene.goes_right(
         early.is_none() && was_ours,
-        "The work took longer than a lease, and the lock was A's to the end.",
+        "The work took longer than a lease, and A held the lock to the end.",
     )
 }
 
@@ -102,7 +103,7 @@ fn take(
     lease: Duration,
 ) -> anyhow::Result<Token> {
     let token = acquire_lock_with_timeout(conn, NAME, LONG, lease)?;
-    let token = token.context("somebody else uses the lock `problem-1`")?;
+    let token = token.context("another process holds the lock `problem-1`")?;
     scene.knows(&token, who);
     scene.tell(who, &format!("takes the lock for {lease:?}"))?;
     Ok(token)

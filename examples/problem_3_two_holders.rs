@@ -1,9 +1,10 @@
-//! The third of the book's three problems: several believe at once that they hold the lock, and each of them writes.
+//! The third of the book's three problems: several processes believe at once that they hold the
+//! lock, and each of them writes.
 //!
 //! `cargo run --example problem_3_two_holders [redis://…]`
-#![allow(clippy::print_stdout, reason = "a program that talks")]
+#![allow(clippy::print_stdout, reason = "a command-line program")]
 
-#[allow(dead_code, reason = "each example uses a part of it")]
+#[allow(dead_code, reason = "each example uses only part of it")]
 mod shared;
 
 use std::time::Duration;
@@ -33,20 +34,20 @@ fn main() -> anyhow::Result<()> {
     with_a_fencing_token(&redis)
 }
 
-/// The failure: A looks at the lock, is paused, and writes.
+/// The failure: A takes the lock, is paused, and writes without checking it.
 fn without_asking(redis: &Redis) -> anyhow::Result<()> {
     let mut conn = redis.pool.get()?;
-    let title = "A writes because it held the lock when it looked";
+    let title = "A writes without checking that it still holds the lock";
     let mut scene = Scene::begin(redis, title, &["A", "B"], &KEYS)?;
     let [_first, second] = both_take_the_lock(&mut conn, &mut scene)?;
     scene.send("B", &mut conn, "SET problem-3:report by-B")?;
     scene.send("A", &mut conn, "SET problem-3:report by-A")?;
     mutex::release(&mut conn, NAME, &second.token)?;
     let wrong = report(&mut conn)? == "by-A";
-    scene.goes_wrong(wrong, "An old report over a new one.")
+    scene.goes_wrong(wrong, "An old report has overwritten a new one.")
 }
 
-/// The first cure, for data on the same server: the lock is looked at in the transaction that writes.
+/// The first cure, for data on the same server: the transaction that writes also checks the lock.
 fn with_commit_while_held(redis: &Redis) -> anyhow::Result<()> {
     let mut conn = redis.pool.get()?;
     let title = "A writes with commit_while_held";
@@ -58,17 +59,18 @@ fn with_commit_while_held(redis: &Redis) -> anyhow::Result<()> {
         });
         let answer = match written {
             Ok(()) => "written",
-            Err(Error::Lost { .. }) => "Err(Lost): nothing is written",
+            Err(Error::Lost { .. }) => "Err(Lost): nothing written",
             Err(other) => return Err(other.into()),
         };
         scene.tell(who, &format!("commit_while_held\n{answer}"))?;
     }
     mutex::release(&mut conn, NAME, &second.token)?;
     let right = report(&mut conn)? == "by-B";
-    scene.goes_right(right, "The new report stands, and A is told.")
+    scene.goes_right(right, "The new report stays, and A gets an error.")
 }
 
-/// The second cure, for any resource: it remembers the greatest fencing token and refuses smaller ones.
+/// The second cure, for any resource: it remembers the greatest fencing token and refuses smaller
+/// ones.
 fn with_a_fencing_token(redis: &Redis) -> anyhow::Result<()> {
     let mut conn = redis.pool.get()?;
     let title = "A writes to a disk that checks fencing tokens";
@@ -89,7 +91,7 @@ fn with_a_fencing_token(redis: &Redis) -> anyhow::Result<()> {
     let right = disk.report == "by-B";
     scene.goes_right(
         right,
-        "A's number is smaller than one that the disk has seen.",
+        "A's token is smaller than one that the disk has seen.",
     )
 }
 
@@ -120,7 +122,7 @@ struct Holder {
     grant: Grant,
 }
 
-/// A takes the lock and is paused for longer than its lease; B takes it as well.
+/// A takes the lock and is paused for longer than its lease; B takes the lock meanwhile.
 fn both_take_the_lock(conn: &mut Connection, scene: &mut Scene) -> anyhow::Result<[Holder; 2]> {
     let first = take_the_lock(conn, scene, "A", LEASE)?;
     scene.tell("A", "is paused for 500 ms")?;
@@ -138,7 +140,7 @@ fn take_the_lock(
     let token = Token::random();
     let wait = Duration::from_secs(5);
     let grant = mutex::acquire(conn, NAME, &token, wait, End::After(lease))?;
-    let grant = grant.context("somebody else uses the lock `problem-3`")?;
+    let grant = grant.context("another process holds the lock `problem-3`")?;
     scene.knows(&token, who);
     scene.tell(who, &format!("takes the lock for {lease:?}"))?;
     Ok(Holder { token, grant })

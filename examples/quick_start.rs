@@ -1,7 +1,7 @@
-//! A job that must not run twice, under a lock that renews itself.
+//! Runs a job under a lock that renews itself, so that the job never runs twice at once.
 //!
 //! `cargo run --example quick_start [redis://127.0.0.1/]`
-#![allow(clippy::print_stdout, reason = "a program that talks")]
+#![allow(clippy::print_stdout, reason = "a command-line program")]
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ fn main() -> anyhow::Result<()> {
     let locks = Locks::connect(&url)?;
     let lease = locks.lock("report:daily").acquire(Duration::from_secs(5))?;
     for chapter in 1..=3 {
-        lease.check()?; // an error if the lock was lost: stop, somebody else may have it
-        println!("writing chapter {chapter}; nobody else can meanwhile, however long it takes");
+        lease.check()?; // fails if the lock was lost: stop, someone else may hold it
+        println!("writing chapter {chapter}; no one else can, however long it takes");
     }
     lease.release()?;
-    println!("done, the next one can");
+    println!("done; the lock is free");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `tracing` hears of locks: a few things that can happen, as lines of a log.
+//! Logs lock events with `tracing`: contention, a lost lock, and an unreachable server.
 //!
 //! `cargo run --features tracing --example tracing_events [redis://127.0.0.1/]`
 
@@ -15,7 +15,7 @@ use anyhow::Context;
 use leasehold::{Error, Events, Locks, Options, TracingEvents, event::Lost};
 use tracing::{Level, info_span};
 
-/// Ends the program when a loss is logged.
+/// Signals that the loss was logged.
 struct Logged(Sender<()>);
 
 impl Events for Logged {
@@ -44,20 +44,20 @@ fn main() -> anyhow::Result<()> {
         second.join().map_err(|_| anyhow::anyhow!("it panicked"))
     })?;
     anyhow::ensure!(matches!(busy, Err(Error::Contended { .. })));
-    thread::sleep(Duration::from_millis(1_500)); // it is renewed after a third of the lease
+    thread::sleep(Duration::from_millis(1_500)); // renewed after a third of the lease
     lease.release()?;
 
     let (sender, logged) = channel();
     let lock = lock.with(Options::new().events(Arc::new(Logged(sender)))); // these hooks too
     let lease = lock.acquire(Duration::from_secs(5))?;
     let taken = lock.force_release()?; // as an operator would
-    anyhow::ensure!(taken.is_held(), "somebody else was faster");
+    anyhow::ensure!(taken.is_held(), "the lock was already gone");
     let logged = logged.recv_timeout(Duration::from_secs(5)); // by the watchdog's thread
-    logged.context("nobody has noticed that the lock is lost")?;
+    logged.context("the loss of the lock was not logged")?;
     drop(lease);
     span.exit();
 
-    // A server that is away: nobody listens at port 1.
+    // An unreachable server: nothing listens on port 1.
     let away = Locks::connect("redis://127.0.0.1:1/")?.with(options);
     for _ in 0..9 {
         anyhow::ensure!(away.lock("away").try_acquire().is_err());

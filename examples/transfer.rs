@@ -1,21 +1,20 @@
-//! Eight threads of two processes move money between accounts, each in any direction, and one of
-//! the processes is killed in the middle of a transfer.
+//! Eight threads in two processes move money between accounts, in any direction, and one of the
+//! processes is killed in the middle of a transfer.
 //!
 //! `cargo run --example transfer [redis://127.0.0.1/]`
 //!
-//! A transfer holds the locks of both accounts. If each thread took them in its own order, one that
-//! has the first account would wait for one that has the second and wants the first: both wait
-//! until their time is over. A `LockSet` takes them in the order of their keys.
+//! A transfer holds the locks of both accounts. If each thread took them in its own order, two
+//! transfers in opposite directions could deadlock, each waiting for the other until it times out.
+//! A `LockSet` takes them in the order of their keys.
 //!
-//! The money is moved by `Leases::transaction`, which writes only while both locks are held. So a
-//! holder that was halted for longer than its leases, or killed before it has written all, writes
-//! nothing.
+//! `Leases::transaction` moves the money, and writes only while both locks are held. A holder that
+//! was halted for longer than its leases, or killed before the transaction, writes nothing.
 //!
-//! It exits with 1 if the sum of all accounts has changed or somebody waited for too long.
+//! Exits with 1 if the sum of all accounts has changed or a transfer waited too long for its locks.
 #![allow(
     clippy::print_stderr,
     clippy::print_stdout,
-    reason = "a program that talks"
+    reason = "a command-line program"
 )]
 
 use std::{
@@ -35,16 +34,16 @@ use leasehold::{
 
 const ACCOUNTS: usize = 4;
 const FUNDS: i64 = 100;
-/// Of each of the two processes.
+/// The threads of each of the two processes.
 const THREADS: usize = 4;
-/// The second process is killed in the transfer that comes after so many of its own.
+/// The transfers that the second process completes before it is killed in the next one.
 const TRANSFERS_BEFORE: u32 = 25;
 const LEASE: Duration = Duration::from_secs(1);
-/// How long a transfer waits for its locks. Those of the killed process end within a lease.
+/// The time that a transfer waits for its locks. Those of the killed process end within a lease.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the first process goes on without the second.
+/// The time for which the first process continues without the second.
 const ALONE: Duration = Duration::from_secs(2);
-/// Tells the second process which bank it works for.
+/// Names the environment variable that tells the second process its bank.
 const BANK: &str = "LEASEHOLD_TRANSFER_BANK";
 
 fn main() -> Result<()> {
@@ -64,25 +63,24 @@ fn main() -> Result<()> {
     checked
 }
 
-/// The accounts of one run. All keys have one tag in common, so that a cluster has them in one
-/// slot.
+/// The accounts of one run. All keys share a hash tag, so that a cluster keeps them in one slot.
 struct Bank {
     name: String,
     locks: Locks,
 }
 
-/// What threads have seen.
+/// The results of one or more threads.
 #[derive(Default)]
 struct Seen {
     moved: u32,
-    /// Transfers that wrote nothing, because a lock was lost before.
+    /// The transfers that wrote nothing because a lock had been lost.
     late: u32,
     longest_wait: Duration,
 }
 
 impl Bank {
     fn open(url: &str, name: String) -> Result<Self> {
-        // Without fencing tokens nothing is left on the server.
+        // Without fencing tokens, no keys remain on the server.
         let options = Options::new().lease(LEASE).fencing(false);
         let locks = Locks::connect(url)?.with(options);
         Ok(Self { name, locks })
@@ -96,7 +94,7 @@ impl Bank {
         format!("{{bank:{}}}:account:{account}", self.name)
     }
 
-    /// Moves money until another process that does so too was killed, and for a while after it.
+    /// Moves money beside a second process until that is killed, and for a while afterwards.
     fn work_beside_another(&self, url: &str) -> Result<Seen> {
         let other = Command::new(env::current_exe()?)
             .arg(url)
@@ -130,14 +128,14 @@ impl Bank {
         Ok(seen)
     }
 
-    /// What the second process does.
+    /// Runs the second process.
     fn work_until_killed(&self) -> Result<()> {
         thread::spawn(|| {
-            // The pipe ends with the first process, however that ends.
+            // The pipe closes when the first process exits, for whatever reason.
             let _ = stdin().read(&mut [0]);
             process::exit(1);
         });
-        // One that fails ends the process, so that the first one does not wait for it.
+        // A thread that fails ends the process, so that the first process does not wait for it.
         let end = |error| {
             eprintln!("the second process: {error:#}");
             process::exit(1)
@@ -162,8 +160,8 @@ impl Bank {
         })
     }
 
-    /// Moves some money, if it is there. `before_writing` is called when both locks are held and
-    /// the balance was read.
+    /// Moves some money if the balance allows it. Calls `before_writing` when both locks are held
+    /// and the balance has been read.
     fn transfer(&self, seen: &mut Seen, before_writing: impl Fn(usize, usize)) -> Result<()> {
         let from = fastrand::usize(..ACCOUNTS);
         let to = (from + fastrand::usize(1..ACCOUNTS)) % ACCOUNTS;
@@ -180,29 +178,35 @@ impl Bank {
                 return Ok(false); // nothing is written
             }
             pipe.decr(&source, amount).incr(&target, amount);
-            Ok(true) // now both are written, or neither
+            Ok(true) // now both writes happen, or neither
         });
         seen.count(moved)?;
         match leases.release() {
-            Err(Error::Lost { .. }) => Ok(()), // the halt came after the transfer
+            Err(Error::Lost { .. }) => Ok(()), // halted after the transfer
             released => Ok(released?),
         }
     }
 
-    /// Proves that no money came or went, and that no lock is left to wait for.
+    /// Checks that no money was created or lost, and that all locks can be acquired.
     fn check(&self, conn: &mut Connection, seen: &Seen) -> Result<()> {
         let &Seen { moved, late, .. } = seen;
-        println!("the first process moved money {moved} times, and came too late {late} times");
+        println!("the first process moved money {moved} times, and lost a lock {late} times");
         println!("its longest wait was {} ms", seen.longest_wait.as_millis());
         let names: Vec<String> = (0..ACCOUNTS).map(|n| self.lock_name(n)).collect();
         let all: Leases = self.locks.all_of(&names).acquire(PATIENCE)?;
         let balances: Vec<i64> = conn.mget(self.balances())?;
         all.release()?;
         let sum: i64 = balances.iter().sum();
-        println!("the accounts have {balances:?}: {sum}");
-        ensure!(sum == i64::try_from(ACCOUNTS)? * FUNDS, "money was lost");
-        ensure!(balances.iter().all(|&balance| balance >= 0), "overdrawn");
-        ensure!(moved > 0, "nothing was moved");
+        println!("the balances are {balances:?}; their sum: {sum}");
+        ensure!(
+            sum == i64::try_from(ACCOUNTS)? * FUNDS,
+            "the sum of all accounts has changed"
+        );
+        ensure!(
+            balances.iter().all(|&balance| balance >= 0),
+            "an account is overdrawn"
+        );
+        ensure!(moved > 0, "no money was moved");
         Ok(())
     }
 
@@ -231,7 +235,7 @@ impl Seen {
     }
 }
 
-/// Kills the process when it holds both locks of a transfer and has written nothing yet.
+/// Kills the process while it holds both locks of a transfer, before it has written anything.
 fn kill_in_the_middle(other: &mut Child) -> Result<()> {
     let says = other.stdout.take().context("no pipe")?;
     let line = BufReader::new(says).lines().next();

@@ -1,10 +1,10 @@
-//! Money moves from one wallet to another, only while the lock of the order is held.
+//! Moves money from one wallet to another, only while the lock on the order is held.
 //!
 //! `cargo run --example wallet [redis://127.0.0.1/]`
 //!
-//! Give wallet 7 some money first: `redis-cli set wallet:7 20`. On a cluster the lock and both
-//! wallets need one hash tag: `{shop}:order:4711`, `{shop}:wallet:7`.
-#![allow(clippy::print_stdout, reason = "a program that talks")]
+//! Give wallet 7 some money first: `redis-cli set wallet:7 20`. On a cluster, the lock and both
+//! wallets need the same hash tag: `{shop}:order:4711`, `{shop}:wallet:7`.
+#![allow(clippy::print_stdout, reason = "a command-line program")]
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn main() -> anyhow::Result<()> {
             return Ok(false); // nothing is written
         }
         pipe.decr("wallet:7", 5).incr("wallet:8", 5);
-        Ok(true) // now both are written, or neither
+        Ok(true) // now both writes happen, or neither
     })?;
     lease.release()?;
     println!("paid: {paid}");

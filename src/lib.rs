@@ -8,8 +8,8 @@
 //! let locks = Locks::connect("redis://127.0.0.1/")?;
 //! let lease = locks.lock("report:daily").acquire(Duration::from_secs(5))?;
 //! for chapter in 1..=3 {
-//!     lease.check()?; // an error if the lock was lost: stop, somebody else may have it
-//!     println!("writing chapter {chapter}; nobody else can meanwhile, however long it takes");
+//!     lease.check()?; // fails if the lock was lost: stop, someone else may hold it
+//!     println!("writing chapter {chapter}; no one else can, however long it takes");
 //! }
 //! lease.release()?;
 //! # Ok::<(), leasehold::Error>(())

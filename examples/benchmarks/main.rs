@@ -1,5 +1,5 @@
 //! How fast, as ratios to the same work written by hand, in one run: `cargo run --release --example benchmarks`.
-#![allow(clippy::print_stdout, reason = "a program that talks")]
+#![allow(clippy::print_stdout, reason = "a command-line program")]
 
 mod by_hand;
 mod chart;

@@ -1,5 +1,7 @@
-//! A failover that you watch: starts a master, replicas and three sentinels, or a Redis Cluster of six nodes, from the PATH, lets a
-//! few threads want one lock, kills or replaces the master, and draws who held the lock when, what was lost, and how long nobody could lock. Stops everything.
+//! Shows a failover. Starts a master, replicas and three sentinels, or a Redis Cluster of six
+//! nodes, lets a few threads compete for one lock, and kills or replaces the master. Draws which
+//! thread held the lock when, which locks were lost, and the longest time without a holder. Stops
+//! all servers at the end.
 //!
 //! ```text
 //! cargo run --example failover -- crash
@@ -8,7 +10,7 @@
 //! cargo run --example failover -- crash --on cluster
 //! ```
 
-#![allow(clippy::print_stdout, reason = "a program that talks")]
+#![allow(clippy::print_stdout, reason = "a command-line program")]
 
 #[path = "../../tests/common/mod.rs"]
 #[allow(
@@ -37,30 +39,30 @@ use crate::{
     servers::{Servers, Topology, What},
 };
 
-/// Of the lock.
+/// The name of the lock.
 const NAME: &str = "job";
-/// How long an attempt to get the lock takes at most, before it is made again.
+/// The longest wait of one attempt to acquire the lock.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Parser)]
 #[command(about = "Draws what a failover does to a lock")]
 struct Arguments {
-    /// What happens to the master.
+    /// The failure of the master.
     #[arg(value_enum)]
     what: What,
-    /// How the servers know of each other.
+    /// The topology of the servers.
     #[arg(long, value_enum, default_value = "sentinels")]
     on: Topology,
-    /// How many replicas have to have a lock.
+    /// Replicas that must confirm a lock.
     #[arg(long, default_value_t = 0)]
     replicas: u32,
-    /// How many servers there are, the master among them: with sentinels.
+    /// Servers in a group with sentinels, including the master.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=5))]
     servers: u8,
-    /// How long it goes on afterwards.
+    /// Seconds to continue after the failover.
     #[arg(long, default_value_t = 6.0)]
     seconds: f64,
-    /// How many threads want the lock, each with connections of its own, as if it were a process.
+    /// Threads that compete for the lock. Each has its own connections, as a process would.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=20))]
     holders: u8,
     /// The lease, in milliseconds.
@@ -78,7 +80,7 @@ fn main() -> anyhow::Result<()> {
     let (holds, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     let url = group.url();
     let mut picture = Picture::begin(arguments.holders.into());
-    println!("{} threads want the lock of {url}", arguments.holders);
+    println!("{} threads compete for a lock at {url}", arguments.holders);
     thread::scope(|scope| -> anyhow::Result<()> {
         for holder in 0..arguments.holders.into() {
             let (url, options, holds, stop) = (&url, &options, &holds, &stop);
@@ -96,7 +98,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Wants the lock again and again, and works a little under it.
+/// Acquires the lock repeatedly, and works for a moment under it.
 fn work(holder: usize, url: &str, options: &Options, holds: &Mutex<Vec<Hold>>, stop: &AtomicBool) {
     let Ok(locks) = Locks::connect(url) else {
         return;

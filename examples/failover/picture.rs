@@ -1,4 +1,4 @@
-//! The picture: a line for each holder, a column for each moment.
+//! Draws a line for each holder and a column for each moment.
 
 use std::{
     fmt::Write,
@@ -12,21 +12,21 @@ const COLUMNS: usize = 100;
 pub(crate) struct Hold {
     pub(crate) holder: usize,
     pub(crate) from: Instant,
-    /// The last moment at which it was held.
+    /// The last moment at which the lock was held.
     pub(crate) until: Instant,
     pub(crate) ended: Ended,
 }
 
-/// What became of a hold.
+/// The end of a hold.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
     GivenBack,
     Lost,
-    /// No answer came.
+    /// The release got no answer.
     Unknown,
 }
 
-/// What happened to the servers, and when.
+/// The events at the servers, with their times.
 pub(crate) struct Picture {
     holders: usize,
     began: Instant,
@@ -42,7 +42,7 @@ impl Picture {
         }
     }
 
-    /// This happens now.
+    /// Marks an event that happens now.
     pub(crate) fn mark(&mut self, what: &'static str) {
         self.marks.push((Instant::now(), what));
     }
@@ -60,7 +60,7 @@ impl Picture {
         }
         let mut events = vec![b' '; COLUMNS];
         for (number, (at, _)) in self.marks.iter().enumerate() {
-            // Two that happen at the same moment stand side by side.
+            // Two events at the same moment stand side by side.
             let mut column = self.column(*at, ended);
             while column + 1 < COLUMNS && events[column] != b' ' {
                 column += 1;
@@ -82,7 +82,7 @@ impl Picture {
             "0 s",
             format!("{:.1} s", ended.duration_since(self.began).as_secs_f64())
         );
-        text.push_str("    # held   X lost   ? given back, no answer\n\n");
+        text.push_str("    # held   X lost   ? released, no answer\n\n");
         sum_up(&mut text, holds, ended);
         text
     }
@@ -140,10 +140,13 @@ fn sum_up(text: &mut String, holds: &[Hold], ended: Instant) {
         .zip(begins)
         .map(|(end, begin)| begin.saturating_duration_since(end));
     let _ = writeln!(text, "held {} times, lost {lost} times", holds.len());
-    let _ = writeln!(text, "two held it at once for {together:.1?} in all");
     let _ = writeln!(
         text,
-        "nobody had it for {:.1?} at the longest",
+        "two threads held it at once for {together:.1?} in total"
+    );
+    let _ = writeln!(
+        text,
+        "longest time without a holder: {:.1?}",
         gaps.max().unwrap_or_default()
     );
 }

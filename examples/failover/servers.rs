@@ -1,4 +1,4 @@
-//! The servers whose master is replaced: with sentinels, or a shard of a Redis Cluster.
+//! The servers whose master is replaced: a group with sentinels, or a shard of a Redis Cluster.
 
 use clap::ValueEnum;
 
@@ -7,18 +7,18 @@ use crate::{
     picture::Picture,
 };
 
-/// What becomes of the master.
+/// The failure of the master.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum What {
-    /// It is killed.
+    /// The master is killed.
     Crash,
-    /// Another takes its place as planned, and its connections stay.
+    /// A planned failover replaces the master, whose connections stay open.
     Planned,
-    /// It is silent for a while, and comes back when it was replaced.
+    /// The master freezes, and resumes after it was replaced.
     Freeze,
 }
 
-/// How the servers know of each other.
+/// The topology of the servers.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Topology {
     /// A master, its replicas and three sentinels.
@@ -33,7 +33,7 @@ pub(crate) enum Servers {
 }
 
 impl Servers {
-    /// `servers`: how many a group with sentinels has.
+    /// Starts the servers. `servers` is the size of a group with sentinels.
     pub(crate) fn start(topology: Topology, servers: u8) -> anyhow::Result<Self> {
         Ok(match topology {
             Topology::Sentinels => Self::Watched(Sentinels::planned(Plan {
@@ -51,7 +51,7 @@ impl Servers {
         }
     }
 
-    /// Replaces the master of this key.
+    /// Replaces the master that has this key.
     pub(crate) fn fail_over(
         &mut self,
         what: What,
@@ -73,12 +73,12 @@ fn of_the_watched(group: &mut Sentinels, what: What, picture: &mut Picture) -> a
             picture.mark("the master is killed");
         }
         What::Planned => {
-            picture.mark("a failover is asked for");
+            picture.mark("a failover is requested");
             group.fail_over()?;
         }
         What::Freeze => {
             group.servers[before].freeze()?;
-            picture.mark("the master falls silent");
+            picture.mark("the master freezes");
         }
     }
     if !matches!(what, What::Planned) {
@@ -86,10 +86,10 @@ fn of_the_watched(group: &mut Sentinels, what: What, picture: &mut Picture) -> a
     }
     picture.mark("a replica is promoted");
     group.another_is_named(before)?;
-    picture.mark("a sentinel names it");
+    picture.mark("a sentinel reports the new master");
     if let What::Freeze = what {
         group.servers[before].thaw()?;
-        picture.mark("the old master is back");
+        picture.mark("the old master resumes");
     }
     Ok(())
 }
@@ -107,19 +107,19 @@ fn of_a_shard(
             picture.mark("the master of the shard is killed");
         }
         What::Planned => {
-            picture.mark("a failover is asked for");
+            picture.mark("a failover is requested");
             cluster.fail_over(before)?;
         }
         What::Freeze => {
             cluster.nodes[before].freeze()?;
-            picture.mark("the master of the shard falls silent");
+            picture.mark("the master of the shard freezes");
         }
     }
     cluster.wait_until_master(partner(before))?;
     picture.mark("its replica is promoted");
     if let What::Freeze = what {
         cluster.nodes[before].thaw()?;
-        picture.mark("the old master is back");
+        picture.mark("the old master resumes");
     }
     Ok(())
 }

@@ -1,14 +1,14 @@
-//! What the book measured: the nine rows of its table 6.3, which repeats those of 6.1 and 6.2.
+//! The book's measurements: the nine rows of its table 6.3, which repeats those of 6.1 and 6.2.
 //!
-//! It is the shape that can be compared, not the figures: the book's ran on other hardware in Python, and not all of them
-//! agree (27,000 purchases at 14 ms each are more than one buyer's 60 seconds).
+//! Compare the shape, not the figures: the book used other hardware and Python, and not all of its
+//! figures agree (27,000 purchases at 14 ms each take longer than one buyer's 60 seconds).
 
 use crate::{
     options::{Cell, Load},
     trade::Strategy,
 };
 
-/// How long the book's cells ran.
+/// The duration of the book's cells, in seconds.
 pub(crate) const SECONDS: f64 = 60.0;
 
 /// A row of the book, counted in 60 seconds.
@@ -23,9 +23,9 @@ pub(crate) struct Row {
 /// A number as the book prints it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Figure {
-    /// Such as 14.
+    /// An exact number, such as 14.
     Is(u32),
-    /// Such as "<200".
+    /// An upper bound, such as "<200".
     Below(u32),
 }
 

@@ -1,4 +1,4 @@
-//! The result at a glance: how much each way sells under each load, and how long a buyer waits.
+//! The result at a glance: the sales of each strategy under each load, and the wait of a buyer.
 
 use std::path::Path;
 
@@ -49,7 +49,7 @@ fn draw_panels(root: &Area<'_>, outcomes: &[Outcome]) -> anyhow::Result<()> {
     draw_panel(&right, "Mean wait per purchase, in ms", &waits, millis)
 }
 
-/// A group of bars for each load, a bar for each way, its value above it.
+/// Draws a group of bars for each load: one bar for each strategy, with its value above it.
 fn draw_panel(
     area: &Area<'_>,
     title: &str,
@@ -88,7 +88,7 @@ fn draw_panel(
     Ok(())
 }
 
-/// One below each group.
+/// Returns one label below each group.
 fn names_of_loads(bars: &[Bar], height: f64) -> impl Iterator<Item = Label> {
     bars.chunk_by(|a, b| a.cell.load == b.cell.load)
         .filter_map(move |group| {
@@ -102,15 +102,15 @@ fn names_of_loads(bars: &[Bar], height: f64) -> impl Iterator<Item = Label> {
         })
 }
 
-/// A cell's value and where it stands.
+/// A cell's value and position.
 struct Bar {
     cell: Cell,
     left: f64,
-    /// None if nothing was bought.
+    /// `None` if nothing was bought.
     value: Option<f64>,
 }
 
-/// Side by side, with a gap between two loads.
+/// Places the bars side by side, with a gap between two loads.
 fn bars(outcomes: &[Outcome], value: impl Fn(&Outcome) -> Option<f64>) -> Vec<Bar> {
     let mut bars: Vec<Bar> = Vec::new();
     for outcome in outcomes {
@@ -150,7 +150,7 @@ fn label(text: String, at: (f64, f64), side: VPos) -> Label {
     Text::new(text, at, style.pos(Pos::new(HPos::Center, side)))
 }
 
-/// Colours that differ for the colour-blind, too.
+/// Colours that colour-blind readers can also tell apart.
 fn color(strategy: Strategy) -> RGBColor {
     match strategy {
         Strategy::Watch => RGBColor(213, 94, 0),

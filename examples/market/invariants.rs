@@ -1,4 +1,4 @@
-//! The proof that nothing was created, lost or sold twice, from nothing but what is left in Redis.
+//! Checks, from the data left in Redis alone, that nothing was created, lost or sold twice.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,17 +13,17 @@ use leasehold::{
 
 use crate::stage::{Stage, items_made_by};
 
-/// What was found in Redis after a cell.
+/// The data found in Redis after a cell.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Audit {
     pub(crate) funds: i128,
     pub(crate) items: u64,
-    /// What is not as it has to be. Nothing, one hopes.
+    /// The broken invariants; empty if all is well.
     pub(crate) violations: Vec<String>,
 }
 
 impl Audit {
-    /// Looks at every user's funds and at every place that an item can be in.
+    /// Reads every user's funds and every place that can hold an item.
     pub(crate) fn of(stage: &Stage, pool: &Pool) -> anyhow::Result<Self> {
         let mut conn = pool.get()?;
         let mut audit = Self::default();
@@ -36,7 +36,7 @@ impl Audit {
         self.violations.is_empty()
     }
 
-    /// The sum of funds is what it was at first, and nobody is below zero.
+    /// Checks that the sum of funds has not changed, and that no user's funds are negative.
     fn count_money(&mut self, conn: &mut Connection, stage: &Stage) -> anyhow::Result<()> {
         for user in stage.users() {
             let funds: i64 = conn.hget(user_key(user), "funds")?;
@@ -47,7 +47,7 @@ impl Audit {
         }
         if self.funds != stage.funds() {
             self.violations.push(format!(
-                "the funds are {} together and were {}",
+                "the funds are {} in total and were {}",
                 self.funds,
                 stage.funds()
             ));
@@ -55,7 +55,7 @@ impl Audit {
         Ok(())
     }
 
-    /// Every item that was made is in one inventory or in the market, and nothing else is there.
+    /// Checks that every item made is in one inventory or in the market, and that nothing else is.
     fn look_for_items(&mut self, conn: &mut Connection, stage: &Stage) -> anyhow::Result<()> {
         let mut places = places_of_items(conn, stage)?;
         let (mut lost, mut doubled) = (0_u64, 0_u64);
@@ -82,7 +82,7 @@ impl Audit {
     }
 }
 
-/// In how many places each item is.
+/// Counts the places that hold each item.
 fn places_of_items(conn: &mut Connection, stage: &Stage) -> anyhow::Result<HashMap<String, u32>> {
     let mut places = HashMap::new();
     let mut found = |item| *places.entry(item).or_default() += 1;
@@ -98,7 +98,8 @@ fn places_of_items(conn: &mut Connection, stage: &Stage) -> anyhow::Result<HashM
     Ok(places)
 }
 
-/// All members of a set. A scan keeps no server busy for long, but may name a member twice.
+/// Returns all members of a set. A scan never blocks the server for long, but may return a member
+/// twice.
 fn scan<T: FromRedisValue + Eq + Hash>(
     conn: &mut Connection,
     command: &str,

@@ -1,4 +1,4 @@
-//! The result for other programs.
+//! Writes the result as JSON.
 
 use std::{fs, path::Path};
 
@@ -39,7 +39,7 @@ impl From<&Outcome> for Row {
     }
 }
 
-/// Writes one object a cell.
+/// Writes one object per cell.
 pub(crate) fn write(outcomes: &[Outcome], file: &Path) -> anyhow::Result<()> {
     let rows: Vec<Row> = outcomes.iter().map(Row::from).collect();
     let text = serde_json::to_string_pretty(&rows)? + "\n";

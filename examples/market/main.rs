@@ -1,11 +1,13 @@
-//! The market of *Redis in Action*, section 6.2, on a real Redis: three loads by four ways of buying, side by side.
+//! The market of *Redis in Action*, section 6.2, on a real Redis: three loads and four strategies,
+//! side by side.
 //!
-//! `cargo run --release --example market` starts a private server, runs everything on it and stops it again.
-//! `… --example market -- --help` tells what can be chosen.
+//! `cargo run --release --example market` starts a private server, runs everything on it and stops
+//! it.
+//! `… --example market -- --help` lists the options.
 #![allow(
     clippy::print_stderr,
     clippy::print_stdout,
-    reason = "a program that talks"
+    reason = "a command-line program"
 )]
 
 mod book;
@@ -37,7 +39,7 @@ use options::Options;
 use server::Server;
 use simulation::Outcome;
 
-/// What a shell reports of a program that Ctrl-C ended.
+/// The exit code that a shell reports for a program ended by Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
@@ -45,7 +47,8 @@ fn main() -> ExitCode {
     let interrupted = Cancel::new();
     let result = run(&options, &interrupted);
     if result.is_err() {
-        // In a terminal Ctrl-C stops the private server too, and a thread may notice that before we notice the signal.
+        // In a terminal, Ctrl-C also stops the private server, and a thread may notice that before
+        // the signal handler runs.
         thread::sleep(Duration::from_millis(250));
     }
     let interrupted = interrupted.is_cancelled();
@@ -64,7 +67,7 @@ fn main() -> ExitCode {
 /// Runs the simulation and reports it, unless it is interrupted.
 fn run(options: &Options, interrupted: &Cancel) -> anyhow::Result<()> {
     options.check_files()?;
-    // Ctrl-C and SIGTERM: the threads stop, then everything ends as it ends otherwise.
+    // On Ctrl-C or SIGTERM the threads stop, and the program ends as usual.
     let at_ctrl_c = interrupted.clone();
     ctrlc::set_handler(move || at_ctrl_c.cancel())?;
 
@@ -86,7 +89,7 @@ fn report(options: &Options, outcomes: &[Outcome]) -> anyhow::Result<()> {
         chart::draw(outcomes, file)?;
     }
     if !outcomes.iter().all(|outcome| outcome.audit.holds()) {
-        bail!("the invariants do not hold");
+        bail!("the invariants are broken: see the lines marked BROKEN");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What can be chosen on the command line.
+//! Command-line options.
 
 use std::{fs::OpenOptions, path::Path, path::PathBuf, time::Duration};
 
@@ -7,35 +7,35 @@ use clap::{Parser, ValueEnum, value_parser};
 
 use crate::trade::Strategy;
 
-/// The market of "Redis in Action" on a real Redis: three loads by four ways of buying, side by side
+/// The market of "Redis in Action" on a real Redis: three loads and four strategies, side by side
 #[derive(Debug, Parser)]
 #[command(name = "market")]
 pub(crate) struct Options {
-    /// How long each cell of the table runs, 0.1 to 600
+    /// How long each cell of the table runs, in seconds, 0.1 to 600
     #[arg(long, default_value = "5", value_parser = seconds)]
     pub(crate) seconds: Duration,
 
-    /// One load instead of the three: this many listers (1 if only --buyers is given)
+    /// A single load with this many listers (1 if only --buyers is given)
     #[arg(long, value_parser = value_parser!(u16).range(1..=64))]
     listers: Option<u16>,
 
-    /// One load instead of the three: this many buyers (1 if only --listers is given)
+    /// A single load with this many buyers (1 if only --listers is given)
     #[arg(long, value_parser = value_parser!(u16).range(1..=64))]
     buyers: Option<u16>,
 
-    /// The way of listing and buying
+    /// The strategy for listing and buying
     #[arg(long, value_enum, default_value_t = Choice::All)]
     strategy: Choice,
 
-    /// Use this server, which has to be without a market, instead of starting a private one
+    /// Use this server, which must not hold a market, instead of starting a private one
     #[arg(long)]
     pub(crate) url: Option<String>,
 
-    /// Draw the result as SVG
+    /// Draw the result as an SVG
     #[arg(long, value_name = "FILE")]
     pub(crate) chart: Option<PathBuf>,
 
-    /// Write the result as JSON, one object a cell
+    /// Write the result as JSON, one object per cell
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -49,7 +49,7 @@ enum Choice {
     All,
 }
 
-/// How many threads list, and how many buy.
+/// The number of threads that list, and that buy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) listers: u16,
@@ -57,7 +57,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Such as `5 listers, 1 buyer`.
+    /// Formats the load, such as `5 listers, 1 buyer`.
     pub(crate) fn in_words(self) -> String {
         let plural = |count| if count == 1 { "" } else { "s" };
         let Self { listers, buyers } = self;
@@ -69,7 +69,7 @@ impl Load {
     }
 }
 
-/// One cell of the table: a load, traded in one way.
+/// One cell of the table: a load and a strategy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cell {
     pub(crate) load: Load,
@@ -77,7 +77,7 @@ pub(crate) struct Cell {
 }
 
 impl Options {
-    /// The cells to run, in the order of the book's table.
+    /// Returns the cells to run, in the order of the book's table.
     pub(crate) fn cells(&self) -> Vec<Cell> {
         let strategies = self.strategies();
         let cells_of = |load| {
@@ -106,7 +106,7 @@ impl Options {
         }
     }
 
-    /// A file that cannot be written is told before the run, not after it.
+    /// Fails before the run, not after it, if a file cannot be written.
     pub(crate) fn check_files(&self) -> anyhow::Result<()> {
         for file in [&self.chart, &self.json].into_iter().flatten() {
             check_writable(file).with_context(|| format!("cannot write {}", file.display()))?;
@@ -122,7 +122,7 @@ fn check_writable(file: &Path) -> anyhow::Result<()> {
     }
     let folder = file.parent().filter(|folder| *folder != Path::new(""));
     if !folder.is_none_or(Path::is_dir) {
-        bail!("there is no such folder");
+        bail!("the folder does not exist");
     }
     Ok(())
 }
@@ -130,6 +130,6 @@ fn check_writable(file: &Path) -> anyhow::Result<()> {
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("it has to be a number from 0.1 to 600".to_owned()),
+        _ => Err("must be a number from 0.1 to 600".to_owned()),
     }
 }

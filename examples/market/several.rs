@@ -1,9 +1,8 @@
-//! A purchase that locks the buyer and the item, as a program would do it that has work to do with
-//! both.
+//! A purchase that locks both the buyer and the item, as a program with work to do on both would.
 //!
-//! Under an item lock `WATCH` protects the buyer's funds, which needs no second lock. This one shows
-//! what the second lock costs: round trips to take and to release it, and nothing else, since no two
-//! threads buy for one buyer.
+//! Under an item lock, `WATCH` protects the buyer's funds and no second lock is needed. This
+//! strategy shows the cost of the second lock: the round trips to take and release it, and nothing
+//! else, since no two threads buy for the same buyer.
 
 use std::time::Duration;
 
@@ -15,22 +14,22 @@ use leasehold::{
 
 use crate::trade::Offer;
 
-/// As long as a purchase under an item lock waits for its lock, and holds it.
+/// The time that a purchase under an item lock waits for its lock, and its lease.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the pipeline of a purchase reads: the price, the buyer's funds, and whether the buyer has
-/// such an item.
+/// The reply to the pipeline of a purchase: the price, the buyer's funds, and whether the buyer
+/// already has such an item.
 type Found = (Option<u64>, i64, bool);
 
-/// Locks on a pool of their own: the buyers keep the connections of the other one. Without fencing
-/// tokens, as all locks of the market.
+/// Creates locks with a pool of their own, because the buyers keep the connections of the other
+/// one. Like all locks of the market they have no fencing tokens.
 pub(crate) fn locks(client: &Client, buyers: u32) -> anyhow::Result<Locks> {
     let pool = Pool::builder().max_size(buyers).build(client)?;
     let options = Options::new().lease(PATIENCE).fencing(false);
     Ok(Locks::new(&pool)?.with(options))
 }
 
-/// Takes the lock of the item, by the name that its lister knows, and one for the buyer.
+/// Takes the item's lock, under the name that its lister uses, and a lock for the buyer.
 pub(crate) fn purchase_item_with_locks(
     locks: &Locks,
     buyer: &str,

@@ -1,4 +1,5 @@
-//! Runs the cells one after the other: sets the stage, lets the threads trade, looks at what is left.
+//! Runs the cells one after the other: sets the stage, lets the threads trade, and checks the
+//! result.
 
 use std::{
     sync::atomic::AtomicBool,
@@ -20,7 +21,7 @@ use crate::{
 
 const TICK: Duration = Duration::from_millis(50);
 
-/// A cell that was run.
+/// The result of one cell.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) cell: Cell,
@@ -30,7 +31,7 @@ pub(crate) struct Outcome {
     pub(crate) audit: Audit,
 }
 
-/// How long a purchase took, in milliseconds.
+/// The time of a purchase, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waits {
     pub(crate) mean_ms: f64,
@@ -49,7 +50,7 @@ impl Outcome {
     }
 }
 
-/// Runs all cells on a server and leaves it as it was. `None`: interrupted.
+/// Runs all cells on a server and restores it. `None`: interrupted.
 pub(crate) fn run(
     options: &Options,
     url: &str,
@@ -61,7 +62,7 @@ pub(crate) fn run(
         listers: most(|cell| cell.load.listers),
         buyers: most(|cell| cell.load.buyers),
     };
-    let client = Client::open(url).context("cannot read the URL")?;
+    let client = Client::open(url).context("invalid URL")?;
     let pool = Pool::builder()
         .max_size(u32::from(everybody.listers + everybody.buyers))
         .build(&client)?;
@@ -82,7 +83,7 @@ pub(crate) fn run(
     outcomes.and_then(|outcomes| cleared.map(|()| outcomes))
 }
 
-/// Counts the milliseconds of all cells. indicatif hides it where there is no terminal.
+/// Counts the milliseconds of all cells. indicatif hides the bar if there is no terminal.
 fn progress_bar(cells: &[Cell], seconds: Duration) -> anyhow::Result<ProgressBar> {
     let total = seconds * u32::try_from(cells.len())?;
     let progress = ProgressBar::new(u64::try_from(total.as_millis())?);
@@ -122,9 +123,9 @@ impl Simulation<'_> {
         }))
     }
 
-    /// Lets all threads of a cell trade until its time is over.
+    /// Lets all threads of a cell trade until its time is up.
     fn trade(&self, cell: Cell, stage: &Stage) -> anyhow::Result<(u64, Sales)> {
-        // Everybody is connected before the clock starts.
+        // All threads connect before the clock starts.
         let connect = |users: &[String]| {
             let connections = users.iter().map(|_| self.pool.get());
             connections.collect::<leasehold::Result<Vec<_>>>()
@@ -180,7 +181,7 @@ fn start<'scope, T: Send + 'scope>(
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'scope,
 ) -> anyhow::Result<ScopedJoinHandle<'scope, anyhow::Result<T>>> {
     let started = thread::Builder::new().spawn_scoped(scope, || shift.work(work));
-    // Those that have started already are to stop then.
+    // If one could not start, the threads already running stop.
     shift.work(|| started.context("could not start a thread"))
 }
 

@@ -1,4 +1,4 @@
-//! What the simulation puts into Redis: users, money and items, and nothing that was there before.
+//! Sets up users, money and items in Redis, without touching existing data.
 
 use anyhow::bail;
 use leasehold::{
@@ -9,14 +9,15 @@ use leasehold::{
 
 use crate::options::Load;
 
-/// More than anybody can spend in a run, at the prices below.
+/// More than a buyer can spend in a run, at the prices below.
 const BUYERS_FUNDS: i64 = 1_000_000_000_000;
 const HIGHEST_PRICE: u64 = 100;
-/// The lock around the whole market. The locks of items are gone when their trade is.
+/// The lock on the whole market. An item's lock is gone after its trade.
 const MARKET_LOCK: &str = "lock:market";
-/// How many items a seller makes at a time.
+/// The number of items that a seller makes at a time.
 const BATCH: u64 = 1_000;
-/// Seller → how many items were made. Not a field of the seller's own hash: a purchase may watch that.
+/// Maps each seller to the number of items made. It is not a field of the seller's own hash, which
+/// a purchase may watch.
 const MADE: &str = "simulation:made";
 
 /// The users of a load.
@@ -39,12 +40,12 @@ impl Stage {
         self.sellers.iter().chain(&self.buyers)
     }
 
-    /// All the money there is.
+    /// The total amount of money.
     pub(crate) fn funds(&self) -> i128 {
         self.buyers.iter().map(|_| i128::from(BUYERS_FUNDS)).sum()
     }
 
-    /// Every key that a run writes to, except for the locks of single items.
+    /// Lists every key that a run writes to, except the locks of single items.
     fn keys(&self) -> Vec<String> {
         let shared = [MARKET, MARKET_LOCK, MADE].map(str::to_owned);
         let own = self
@@ -53,8 +54,8 @@ impl Stage {
         shared.into_iter().chain(own).collect()
     }
 
-    /// Makes these keys ours, or refuses because one of them is somebody else's. There is no moment between the look and
-    /// the first write, so that two simulations never share a server's market.
+    /// Claims these keys, or fails if one of them exists. Check and first write are one atomic
+    /// step, so two simulations never share a server's market.
     pub(crate) fn claim(&self, pool: &Pool) -> anyhow::Result<()> {
         let mut conn = pool.get()?;
         let keys = self.keys();
@@ -69,7 +70,7 @@ impl Stage {
             Ok(claimed.map(|()| None))
         })?;
         if let Some(key) = taken {
-            bail!("the server has a key `{key}` already: the simulation wants one without a market")
+            bail!("the server already has a key `{key}`: use a server without a market")
         }
         Ok(())
     }
@@ -98,7 +99,7 @@ impl Stage {
         }
     }
 
-    /// Leaves the server as it was.
+    /// Restores the server to its earlier state.
     pub(crate) fn clear(&self, pool: &Pool) -> anyhow::Result<()> {
         let mut conn = pool.get()?;
         let () = conn.unlink(self.keys())?;
@@ -106,10 +107,10 @@ impl Stage {
     }
 }
 
-/// A seller's goods, without end: when the inventory is sold out, the next batch goes into it.
+/// A seller's unlimited goods: when the inventory is sold out, the next batch is added.
 ///
-/// One SADD for a thousand listings, the same in all ways of trading, so it weighs next to nothing in what is
-/// measured. It and the count in Redis of what was made are one transaction.
+/// Adding a batch is one SADD for a thousand listings, the same for all strategies, so it hardly
+/// affects the measurement. The SADD and the count of items made are one transaction.
 #[derive(Debug)]
 pub(crate) struct Stock {
     seller: String,
@@ -118,7 +119,7 @@ pub(crate) struct Stock {
 }
 
 impl Stock {
-    /// The goods that [`Stage::set`] left in the inventory.
+    /// Starts with the goods that [`Stage::set`] put into the inventory.
     pub(crate) fn new(seller: &str) -> Self {
         Self {
             seller: seller.to_owned(),
@@ -131,7 +132,7 @@ impl Stock {
         &self.seller
     }
 
-    /// The next item in the inventory and what it is to cost.
+    /// Returns the next item in the inventory and its price.
     pub(crate) fn next_item(&mut self, conn: &mut Connection) -> anyhow::Result<(String, u64)> {
         if self.taken == self.made {
             let mut transaction = redis::pipe();
@@ -157,7 +158,7 @@ fn item(seller: &str, number: u64) -> String {
     format!("item-{number}-of-{seller}")
 }
 
-/// Every item that a seller has made, as Redis counted them.
+/// Returns every item that a seller has made, according to the count in Redis.
 pub(crate) fn items_made_by(
     conn: &mut Connection,
     seller: &str,

@@ -1,4 +1,4 @@
-//! The table, beside the book's figures, and the line that says whether the invariants hold.
+//! The table beside the book's figures, and the verdict on the invariants.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use crate::{
     simulation::Outcome,
 };
 
-/// What may be compared with another run.
+/// The figures that may be compared between runs.
 const STABLE: [&str; 3] = [
-    "Stable from run to run: the rows of the locks have no retries, the rows of WATCH have some at each load, and with 5",
-    "listers WATCH starts again more often than it buys. All other figures depend on the machine and on what else",
-    "it does: compare them within a run.",
+    "Stable from run to run: rows with locks have no retries; rows with WATCH have some at each load, and with 5",
+    "listers WATCH retries more often than it buys. All other figures depend on the machine and its load:",
+    "compare them only within a run.",
 ];
 
-/// The whole report, as text.
+/// Returns the whole report as text.
 pub(crate) fn table(outcomes: &[Outcome], seconds: Duration) -> String {
     let ours = format!("this run, {} s a cell", seconds.as_secs_f64());
     let mut lines = vec![
@@ -86,13 +86,13 @@ fn book_figures(cell: Cell) -> [String; 4] {
     ]
 }
 
-/// How many in a second.
+/// Returns the count per second.
 pub(crate) fn per_second(count: u64, seconds: Duration) -> f64 {
-    // No run counts up to 2^32 of anything.
+    // No run counts anything up to 2^32.
     f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / seconds.as_secs_f64()
 }
 
-/// With a decimal where it matters.
+/// Formats small values with one decimal.
 pub(crate) fn number(value: f64) -> String {
     if value == 0.0 || value >= 10.0 {
         format!("{value:.0}")
@@ -101,7 +101,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// Whether money and goods are all there, as found in Redis after each cell.
+/// Reports whether all money and goods were found in Redis after each cell.
 fn verdict(outcomes: &[Outcome]) -> Vec<String> {
     let broken: Vec<_> = outcomes
         .iter()
@@ -119,7 +119,7 @@ fn verdict(outcomes: &[Outcome]) -> Vec<String> {
     }
     let items: u64 = outcomes.iter().map(|outcome| outcome.audit.items).sum();
     vec![format!(
-        "Read back from Redis after each cell: the sum of funds is unchanged, nobody is below zero, and each of the \
-         {items} items is in exactly one place."
+        "Read back from Redis after each cell: the sum of funds is unchanged, no user's funds are negative, and each \
+         of the {items} items is in exactly one place."
     )]
 }

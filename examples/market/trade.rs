@@ -1,4 +1,5 @@
-//! The four ways to trade, and the threads that do: a lister lists without end, a buyer buys whatever is there.
+//! The four strategies, and the threads that use them: listers list items and buyers buy them until
+//! the shift ends.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -19,16 +20,16 @@ use serde::Serialize;
 
 use crate::{several::purchase_item_with_locks, stage::Stock};
 
-/// How long a buyer waits who finds the market empty.
+/// The pause of a buyer who finds the market empty.
 const EMPTY_MARKET_PAUSE: Duration = Duration::from_millis(1);
-/// No wait is longer than a run.
+/// Longer than any run.
 const LONGEST_WAIT_MICROS: u64 = 3_600_000_000;
 
-/// What keeps an item from being sold twice. Where buyers lock, listers do, too.
+/// The way to keep an item from being sold twice. If buyers lock, listers do too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Strategy {
-    /// No lock: start again when somebody changed what was watched.
+    /// No lock: start again when a watched key has changed.
     Watch,
     /// One lock for the whole market.
     MarketLock,
@@ -95,7 +96,7 @@ impl Strategy {
     }
 }
 
-/// The time that a cell has, shared by its threads. One that fails ends it for all.
+/// The time of a cell, shared by its threads. A thread that fails ends it for all.
 #[derive(Debug)]
 pub(crate) struct Shift<'a> {
     pub(crate) end: Instant,
@@ -114,7 +115,7 @@ impl Shift<'_> {
         self.end.saturating_duration_since(Instant::now())
     }
 
-    /// Does a thread's work; if it fails, tells the others to stop.
+    /// Does a thread's work. If it fails, all other threads stop.
     pub(crate) fn work<T>(&self, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
         let result = work();
         if result.is_err() {
@@ -124,7 +125,7 @@ impl Shift<'_> {
     }
 }
 
-/// Lists item after item until the shift ends. Returns how many.
+/// Lists item after item until the shift ends. Returns the number of items listed.
 pub(crate) fn list_items(
     conn: &mut Connection,
     strategy: Strategy,
@@ -142,21 +143,22 @@ pub(crate) fn list_items(
                 refused => bail!("{} could not list {item}: {refused:?}", stock.seller()),
             }
         }
-        // The last one may have ended after the shift.
+        // The last listing may have completed after the shift.
         listed += u64::from(Instant::now() < shift.end);
     }
     Ok(listed)
 }
 
-/// What a buyer did, or all of them together.
+/// The results of one buyer, or of all together.
 #[derive(Debug)]
 pub(crate) struct Sales {
     pub(crate) bought: u64,
-    /// Attempts that were aborted because somebody else wrote in between, and locks that were not got in time.
+    /// Attempts aborted by a concurrent write, and locks not acquired in time.
     pub(crate) retries: u64,
-    /// How long each purchase took, in microseconds: all the time spent in calls since this buyer's last purchase. That
-    /// is the one that bought, with its retries, and those before it that gave up or found the item sold already. The
-    /// time in which the market was empty does not count, nor does a purchase that the end of the shift cut off.
+    /// The time of each purchase, in microseconds: all time spent in calls since this buyer's last
+    /// purchase. That includes retries, and earlier purchases that gave up or found the item sold.
+    /// It excludes the time in which the market was empty, and a purchase cut off by the end of the
+    /// shift.
     pub(crate) waits: Histogram<u64>,
 }
 
@@ -206,9 +208,9 @@ pub(crate) fn buy_items(
                     .saturating_record(u64::try_from(waited.as_micros())?);
                 waited = Duration::ZERO;
             }
-            // A lock that was not got in time.
+            // The lock was not acquired in time.
             Purchase::Contended { retries: 0 } => sales.retries += 1,
-            // Too late to count; sold to another buyer; aborted again and again.
+            // Too late to count; sold to another buyer; aborted repeatedly.
             Purchase::Bought { .. } | Purchase::NotForSale { .. } | Purchase::Contended { .. } => {}
             refused => bail!("{buyer} could not buy {}: {refused:?}", offer.item),
         }
@@ -216,7 +218,7 @@ pub(crate) fn buy_items(
     Ok(sales)
 }
 
-/// An item of somebody's that is for sale.
+/// An item for sale.
 pub(crate) struct Offer {
     pub(crate) item: String,
     pub(crate) seller: String,
@@ -224,7 +226,7 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// Any item in the market. `None` if it is empty.
+    /// Picks a random item in the market. `None` if the market is empty.
     fn at_random(conn: &mut Connection) -> anyhow::Result<Option<Self>> {
         let mut listings: Vec<(String, u64)> = conn.zrandmember_withscores(MARKET, 1)?;
         let Some((listing, price)) = listings.pop() else {

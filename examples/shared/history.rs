@@ -1,4 +1,5 @@
-//! A history of holds, as JSON lines: who took a lock and when, for how long, and when it was given back or lost.
+//! A history of holds as JSON lines: which holder took a lock, when and for how long, and when it
+//! gave the lock back or lost it.
 
 use std::{
     fs::File,
@@ -17,9 +18,9 @@ use serde::{Deserialize, Serialize};
 /// One line.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Entry {
-    /// Which part of the history: each is drawn by itself.
+    /// The part of the history that the entry belongs to. Each scene is drawn separately.
     pub(crate) scene: String,
-    /// When, in milliseconds after the scene's first entry or before it.
+    /// The time since the scene's first entry or earlier, in milliseconds.
     pub(crate) at_ms: u64,
     pub(crate) holder: String,
     #[serde(flatten)]
@@ -32,20 +33,20 @@ pub(crate) struct Entry {
 pub(crate) enum Happened {
     /// It asks for the lock and has to wait.
     Waits,
-    /// It holds the lock, for so long unless it is renewed; without an end if that is missing.
+    /// It holds the lock for this lease unless it renews; `None`: for ever.
     Acquired {
         lease_ms: Option<u64>,
-        /// A reader: it may share the lock with other readers.
+        /// A reader, which may share the lock with other readers.
         #[serde(default)]
         reader: bool,
     },
-    /// The lease ends so long from now.
+    /// The lease now ends this long from now.
     Renewed { lease_ms: u64 },
-    /// Somebody or something ended its lock on the server, and it does not know.
+    /// Its lock was removed on the server, and it does not know.
     TakenAway,
-    /// It was told that the lock is lost, and stops.
+    /// It learned that the lock is lost, and stops.
     Lost,
-    /// It gives the lock back, or believes to.
+    /// It gives the lock back, or believes that it does.
     Released,
 }
 
@@ -66,7 +67,7 @@ impl Recorder {
         })
     }
 
-    /// For another scene in the same file, which begins now.
+    /// Creates a recorder for another scene in the same file, which starts now.
     pub(crate) fn of_scene(&self, scene: &str) -> Self {
         Self {
             file: self.file.clone(),
@@ -88,7 +89,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Hooks for [`leasehold::Options::events`] that write down what happens to the locks of one holder.
+    /// Returns hooks for [`leasehold::Options::events`] that record what happens to one holder's
+    /// locks.
     pub(crate) fn events(&self, holder: &str, lease_ms: u64) -> Arc<dyn Events> {
         Arc::new(HoldsOf {
             recorder: self.clone(),
@@ -106,7 +108,7 @@ struct HoldsOf {
 
 impl HoldsOf {
     fn record(&self, happened: Happened) {
-        // A hook has nobody to tell that the disk is full.
+        // A hook has no way to report that the disk is full.
         let _ = self.recorder.record(&self.holder, happened);
     }
 }

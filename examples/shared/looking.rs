@@ -1,9 +1,9 @@
-//! What keys hold, as `redis-cli` would print it, and whether that has changed.
+//! Reads keys, formats them as `redis-cli` does, and notices changes.
 
 use leasehold::redis::{self, Connection, RedisError, RedisResult, Value};
 
-/// By how many milliseconds the rest of a lease may be off before it counts as another lease. What is sent twice in a row sets the same
-/// lease a little later, on a busy machine later still.
+/// The difference in milliseconds below which two lease ends count as the same. A command sent
+/// twice in a row sets its lease slightly later, and later still on a busy machine.
 const CLOCK_ERROR: i64 = 250;
 
 /// One key that a scene shows.
@@ -14,10 +14,10 @@ pub(crate) struct Watched {
     last: Option<State>,
 }
 
-/// What is shown of a key.
+/// The part of a key that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
-    /// Its value and its `PTTL`: a lock.
+    /// Its value and its `PTTL`, for a lock.
     Lock,
     /// Its value.
     Data,
@@ -26,9 +26,9 @@ pub(crate) enum Shown {
 #[derive(Debug, PartialEq)]
 struct State {
     lines: Vec<String>,
-    /// What `PTTL` says: -1 without an end, -2 if there is no such key.
+    /// The `PTTL`: -1 without an expiry, -2 if the key does not exist.
     left: i64,
-    /// The server's clock when it said so, in milliseconds.
+    /// The server's clock at that moment, in milliseconds.
     at: i64,
 }
 
@@ -41,7 +41,7 @@ impl Watched {
         }
     }
 
-    /// The lines to print, if the key is not as it was.
+    /// Returns the lines to print if the key has changed.
     pub(crate) fn look(&mut self, conn: &mut Connection) -> RedisResult<Vec<String>> {
         let now = self.state(conn)?;
         let changed = match &self.last {
@@ -107,7 +107,7 @@ impl State {
     }
 }
 
-/// An answer as `redis-cli` prints it, line by line.
+/// Formats a reply as `redis-cli` prints it, line by line.
 pub(crate) fn as_redis_cli(value: &Value) -> Vec<String> {
     let quoted = |text: &[u8]| format!("\"{}\"", String::from_utf8_lossy(text));
     match value {
@@ -128,10 +128,10 @@ pub(crate) fn as_redis_cli(value: &Value) -> Vec<String> {
     }
 }
 
-/// The same of a command that the server refused.
+/// Formats an error reply as `redis-cli` prints it.
 pub(crate) fn refusal(error: &RedisError) -> String {
     let code = error.code().unwrap_or("ERR");
-    // Of a script's error only what went wrong, not where.
+    // Of a script's error, keep the reason and drop its position.
     let detail = error.detail().unwrap_or_default();
     let what = detail.split(" script: ").next().unwrap_or(detail);
     format!("(error) {code} {what}")

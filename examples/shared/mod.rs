@@ -1,4 +1,5 @@
-//! What the traps and the examples of the three problems share: a server, columns to tell a story in, and its history.
+//! Shared by the traps and the examples of the three problems: a server, the columns that tell a
+//! story, and its history.
 
 pub(crate) mod history;
 mod looking;
@@ -20,7 +21,8 @@ use leasehold::{
 };
 use server::Server;
 
-/// Redis for one program: the server at the URL that it is given, or a private one, which is stopped at the end.
+/// Redis for one program: the server at a given URL, or a private one that stops when it is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Redis {
     pub(crate) pool: Pool,
@@ -29,7 +31,7 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    /// The URL is the program's first argument.
+    /// Uses the URL in the program's first argument, if there is one.
     pub(crate) fn open() -> anyhow::Result<Self> {
         Self::at(env::args().nth(1))
     }
@@ -50,12 +52,12 @@ impl Redis {
         })
     }
 
-    /// Whether the server is ours alone, so that everything on it may be deleted.
+    /// Returns true if the server is private, so that everything on it may be deleted.
     pub(crate) fn is_private(&self) -> bool {
         self.server.is_some()
     }
 
-    /// A plain connection, as a program without this crate has it.
+    /// Opens a plain connection, as a program without this crate would.
     pub(crate) fn client(&self) -> anyhow::Result<Connection> {
         Ok(Client::open(self.url.as_str())?.get_connection()?)
     }

@@ -1,4 +1,4 @@
-//! Columns: a time, one for each actor, and what is in Redis.
+//! Columns for the time, for each actor, and for the contents of Redis.
 
 use std::{
     env,
@@ -32,13 +32,13 @@ pub(crate) struct Scene {
     width: usize,
     watched: Vec<Watched>,
     looks: Connection,
-    /// What to print in place of a text that differs from run to run.
+    /// The names to print in place of texts that differ from run to run.
     names: Vec<(String, String)>,
     recorder: Option<Recorder>,
     started: Instant,
 }
 
-/// What the server answered to a command.
+/// The server's reply to a command.
 #[derive(Debug)]
 pub(crate) struct Reply(Option<Value>);
 
@@ -74,7 +74,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Writes down who holds what in this scene.
+    /// Records the holds of this scene.
     pub(crate) fn recorded_by(mut self, recorder: Option<&Recorder>, name: &str) -> Self {
         self.recorder = recorder.map(|recorder| recorder.of_scene(name));
         self
@@ -84,7 +84,7 @@ impl Scene {
         self.recorder.as_ref()
     }
 
-    /// Writes down what becomes of an actor's hold.
+    /// Records an event of an actor's hold.
     pub(crate) fn record(&self, actor: &str, happened: Happened) -> anyhow::Result<()> {
         match &self.recorder {
             Some(recorder) => recorder.record(actor, happened),
@@ -92,17 +92,17 @@ impl Scene {
         }
     }
 
-    /// From now on a token is printed as its holder's.
+    /// Prints a token as its owner's from now on.
     pub(crate) fn knows(&mut self, token: &Token, owner: &str) {
         self.calls(token.to_string(), format!("{owner}'s token"));
     }
 
-    /// From now on a text is printed as another.
+    /// Prints a text under another name from now on.
     pub(crate) fn calls(&mut self, text: String, name: String) {
         self.names.push((text, name));
     }
 
-    /// An actor sends a command; it and its answer are printed.
+    /// Sends a command for an actor, and prints it and its reply.
     pub(crate) fn send(
         &mut self,
         actor: &str,
@@ -115,7 +115,7 @@ impl Scene {
         self.answered(actor, command, call.query(conn))
     }
 
-    /// An actor sends commands as one transaction; they and the answer of `EXEC` are printed.
+    /// Sends commands as one transaction for an actor, and prints them and the reply to `EXEC`.
     pub(crate) fn transaction(
         &mut self,
         actor: &str,
@@ -139,7 +139,7 @@ impl Scene {
             .collect())
     }
 
-    /// An actor runs a script; it is printed as `redis-cli --eval` takes it.
+    /// Runs a script for an actor, and prints it as an argument of `redis-cli --eval`.
     pub(crate) fn eval(
         &mut self,
         actor: &str,
@@ -176,7 +176,8 @@ impl Scene {
         Ok(Reply(reply))
     }
 
-    /// An actor does something; lines are told apart by `\n`, long ones are broken.
+    /// Prints an actor's action. `
+    /// ` separates lines; long lines are wrapped.
     pub(crate) fn tell(&mut self, actor: &str, what: &str) -> anyhow::Result<()> {
         let time = format!("{:>4} ms", self.started.elapsed().as_millis());
         let mut cells = vec![Vec::new(); self.actors.len()];
@@ -196,29 +197,29 @@ impl Scene {
         self.print(&time, &cells)
     }
 
-    /// Ends the scene: this went wrong. An error if it did not, for then the page would lie.
+    /// Ends the scene with a failure. An error if nothing failed, because the page would be wrong.
     pub(crate) fn goes_wrong(&mut self, wrong: bool, what: &str) -> anyhow::Result<()> {
         ensure!(wrong, "{}: it did not go wrong: {what}", self.title);
         say(&format!("{}  {what}", in_color(RED, "WRONG")))
     }
 
-    /// Ends the scene: this is as it should be. An error if it is not.
+    /// Ends the scene with a success. An error if it did not succeed.
     pub(crate) fn goes_right(&mut self, right: bool, what: &str) -> anyhow::Result<()> {
         ensure!(right, "{}: it is not so: {what}", self.title);
         say(&format!("{}  {what}", in_color(GREEN, "RIGHT")))
     }
 
-    /// Waits until so many milliseconds after the beginning.
+    /// Waits until this many milliseconds after the start.
     pub(crate) fn wait_until(&self, millis: u64) {
         sleep(Duration::from_millis(millis).saturating_sub(self.started.elapsed()));
     }
 
-    /// Waits until a key has no more than so many milliseconds left: 0 for until it is gone.
+    /// Waits until a key has at most `left` milliseconds left; 0: until it is gone.
     pub(crate) fn wait_for_the_end(&mut self, key: &str, left: i64) -> anyhow::Result<()> {
         while redis::cmd("PTTL").arg(key).query::<i64>(&mut self.looks)? > left {
             sleep(Duration::from_millis(2));
         }
-        // The last millisecond of a key is one in which it may still be there.
+        // During the last millisecond of a key, `PTTL` is 0 and the key may still exist.
         while left == 0
             && redis::cmd("EXISTS")
                 .arg(key)
@@ -234,7 +235,7 @@ impl Scene {
         names.fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
     }
 
-    /// One row, as many lines as its longest cell has.
+    /// Prints one row, which has as many lines as its longest cell.
     fn print(&self, time: &str, cells: &[Vec<String>]) -> anyhow::Result<()> {
         let lines = cells.iter().map(Vec::len).max().unwrap_or(0).max(1);
         for n in 0..lines {
@@ -265,7 +266,7 @@ impl Reply {
         self.0 == Some(Value::BulkString(text.into()))
     }
 
-    /// Whether the server refused the command.
+    /// Returns true if the server refused the command.
     pub(crate) fn is_refused(&self) -> bool {
         self.0.is_none()
     }
@@ -278,7 +279,7 @@ impl Reply {
     }
 }
 
-/// A line in pieces of at most so many characters, broken between words.
+/// Breaks a line between words into pieces of at most `width` characters.
 fn broken(line: &str, width: usize) -> Vec<String> {
     let mut pieces = vec![String::new()];
     for word in line.split(' ') {
@@ -297,18 +298,19 @@ fn broken(line: &str, width: usize) -> Vec<String> {
     pieces
 }
 
-/// One line to read. An error, and no panic, if the reader has gone, such as `head`.
+/// Prints one line. Returns an error instead of a panic if the reader, such as `head`, has closed
+/// the pipe.
 pub(crate) fn say(line: &str) -> anyhow::Result<()> {
     Ok(writeln!(stdout(), "{line}")?)
 }
 
-/// Whether a program ends because the reader of its output has gone.
+/// Returns true if the program ends because the reader of its output has closed the pipe.
 pub(crate) fn is_unread(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<io::Error>();
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Colour only on a terminal, and only where it is wanted.
+/// Uses colour only on a terminal, and not if `NO_COLOR` is set.
 fn in_color(color: &str, text: &str) -> String {
     if stdout().is_terminal() && env::var_os("NO_COLOR").is_none() {
         format!("\x1b[{color}m{text}\x1b[0m")

@@ -15,7 +15,7 @@
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a program that talks"
+    reason = "a command-line program"
 )]
 
 mod bug;

@@ -23,7 +23,7 @@ fn check_run(server: &Server) {
         assert_eq!(lines(&format!("runs task {n:02}, due at ")), 1, "{said}");
     }
     assert!(
-        said.ends_with("12 tasks ran, each once and none before its time\n"),
+        said.ends_with("12 tasks ran, each once and none early\n"),
         "{said}"
     );
 }

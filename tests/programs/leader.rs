@@ -38,7 +38,7 @@ impl Process {
             }
         });
         let process = Self { child, said };
-        assert!(comes_true(|| process.has_said("waits")));
+        assert!(comes_true(|| process.has_said("waiting")));
         process
     }
 
@@ -56,7 +56,7 @@ impl Process {
     fn leads_at(&self) -> Vec<u64> {
         let said = self.said.lock().unwrap();
         let times = said.iter().filter_map(|line| {
-            let time = line.strip_prefix("leads at ")?;
+            let time = line.strip_prefix("leading at ")?;
             time.strip_suffix(" ms")?.parse().ok()
         });
         times.collect()
@@ -89,21 +89,21 @@ fn one_process_leads_and_another_after_it_is_killed_halted_or_told_to_end() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let a = Process::start(&server);
-        assert!(comes_true(|| a.has_said("leads at")));
+        assert!(comes_true(|| a.has_said("leading at")));
 
         let b = Process::start(&server);
         let killed = a.signal("KILL");
-        assert!(comes_true(|| b.has_said("leads at")));
+        assert!(comes_true(|| b.has_said("leading at")));
         let after = killed.elapsed();
         assert!(after < LEASE + SECOND + SLACK, "{after:?} after the kill");
 
         let mut c = Process::start(&server);
         let halted = b.signal("STOP");
-        assert!(comes_true(|| c.has_said("leads at")));
+        assert!(comes_true(|| c.has_said("leading at")));
         let after = halted.elapsed();
         assert!(after < LEASE + SECOND + SLACK, "{after:?} after the halt");
         b.signal("CONT");
-        assert!(comes_true(|| b.has_said("leads no longer: ")));
+        assert!(comes_true(|| b.has_said("no longer leading: ")));
         let goes_on = now();
         assert!(comes_true(|| c.leads_after(goes_on)));
 
@@ -112,13 +112,13 @@ fn one_process_leads_and_another_after_it_is_killed_halted_or_told_to_end() {
         let after = told.elapsed();
         assert!(after < SECOND + SLACK, "{after:?} after it was told to end");
         c.ends_well();
-        assert!(comes_true(|| c.has_said("has handed over")));
+        assert!(comes_true(|| c.has_said("handed over")));
 
         // One that waits ends as well.
         let mut d = Process::start(&server);
         d.signal("TERM");
         d.ends_well();
-        assert_eq!(*d.said.lock().unwrap(), ["waits"]);
+        assert_eq!(*d.said.lock().unwrap(), ["waiting"]);
 
         let processes = [('a', &a), ('b', &b), ('c', &c)];
         let leads_at = |(name, process): (char, &Process)| {

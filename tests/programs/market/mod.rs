@@ -189,7 +189,7 @@ fn money_and_items_that_appear_during_a_run_are_found() {
     failure(&output, 1);
     let table = stdout(&output);
     for found in [
-        "BROKEN: 1 lister, 1 buyer, market lock: the funds are 1000000000001 together",
+        "BROKEN: 1 lister, 1 buyer, market lock: the funds are 1000000000001 in total",
         "1 items are in more than one place",
         "1 items came from nowhere",
     ] {
