@@ -7,7 +7,7 @@ use clap_complete::Shell;
 use leasehold::{Lock, Locks, Options};
 
 use crate::{
-    help::{self, EXAMPLES, USAGES},
+    help::{self, USAGES},
     outcome::not_written,
     text::say,
     tls::TlsFiles,
@@ -22,33 +22,39 @@ const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 const MOST_PERMITS: u32 = 10_000;
 const MOST_REPLICAS: u32 = 100;
 const USUAL_URL: &str = "redis://127.0.0.1/";
-/// The options that run no command, and are of no lock.
+/// The options that take no name.
 const NAMELESS: [&str; 4] = ["list", "man", "completions", "probe"];
 const USUAL_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs a command while holding a lock on a Redis server, so that no other host runs it at the same
 /// time.
 ///
-/// The lock is renewed while the command runs. If no renewal succeeds in time, the command's
-/// process group gets TERM and, after the grace, KILL, both before the lease ends on the server.
-/// The command's environment has LEASEHOLD_FENCING_TOKEN, except with --permits; with several
-/// --name it has LEASEHOLD_FENCING_TOKEN_1, LEASEHOLD_FENCING_TOKEN_2 and so on instead. Processes
-/// that the command leaves in its process group are ended before the lock is released.
+/// lockrun renews the lock while the command runs. If it cannot, it sends TERM to the command's
+/// process group and, after the grace, KILL, before the lease ends on the server. When the command
+/// exits, lockrun ends the processes left in the group, releases the lock and passes the exit code
+/// on.
 ///
-/// An environment variable that is empty counts as none.
+/// The command finds its fencing token in LEASEHOLD_FENCING_TOKEN: with several --name in
+/// LEASEHOLD_FENCING_TOKEN_1, LEASEHOLD_FENCING_TOKEN_2 and so on; with --permits it has none.
 #[allow(
     clippy::doc_markdown,
     clippy::struct_excessive_bools,
     reason = "a help text, and flags of a command line"
 )]
 #[derive(Debug, Parser)]
-#[command(name = "lockrun", version, override_usage = USAGES, after_long_help = EXAMPLES, max_term_width = 100)]
+#[command(
+    name = "lockrun",
+    version,
+    override_usage = USAGES,
+    max_term_width = 100,
+    disable_help_flag = true
+)]
 pub(crate) struct Arguments {
-    /// The lock's name; repeat it to hold several locks at once
+    /// Name of the lock; repeat it to hold several locks at once
     ///
-    /// They are acquired together, all within --wait or none, and released together. Their order
-    /// matters only for the numbers of the fencing tokens. If one is lost, the command is ended.
-    /// Several names do not go with --once-per or --permits.
+    /// Several locks are acquired within one --wait, all or none, and released together. If one is
+    /// lost, the command is ended. The fencing tokens are numbered in the order of the names.
+    /// Several names cannot be used with --once-per or --permits.
     #[arg(
         long = "name",
         value_name = "NAME",
@@ -57,65 +63,64 @@ pub(crate) struct Arguments {
     )]
     pub(crate) names: Vec<String>,
 
-    /// The server's URL
+    /// URL of the Redis server
     ///
-    /// Everybody on this host can see a password in this argument (ps). In the environment only
-    /// root, the same user and the command, which inherits it, can see it.
-    #[arg(
-        long,
-        env = "LEASEHOLD_URL",
-        hide_env_values = true,
-        default_value = USUAL_URL
-    )]
+    /// Put a password in the environment: there only root, the same user and the command can read
+    /// it. Every user of this host can read the arguments (ps).
+    #[arg(long, env = "LEASEHOLD_URL", hide_env = true, default_value = USUAL_URL)]
     url: String,
 
     #[command(flatten)]
     tls: TlsFiles,
 
-    /// The text before the name in the lock's key
+    /// Prefix of the lock's key
     ///
-    /// Programs exclude each other only if their prefixes are the same. It may be empty.
+    /// Commands with different prefixes do not exclude each other. It may be empty.
     #[arg(
         long,
         env = "LEASEHOLD_PREFIX",
-        hide_env_values = true,
+        hide_env = true,
         default_value = "lock:"
     )]
     prefix: String,
 
-    /// Time to wait for the lock, such as 30s, 1m30s or 500ms; 0s tries once
+    /// Longest wait for the lock; 0s tries once
+    ///
+    /// While the server is down or loading, lockrun retries until the wait is over. A wrong
+    /// password, an access list or an invalid argument ends the wait at once.
     #[arg(
         long,
+        value_name = "TIME",
         env = "LEASEHOLD_WAIT",
-        hide_env_values = true,
+        hide_env = true,
         default_value = "0s",
         value_parser = duration
     )]
     pub(crate) wait: Duration,
 
-    /// Skip the run if a host completed it within this period, such as 20h for a nightly job
+    /// Skip the run if a host completed it within TIME, such as 20h
     ///
-    /// lockrun then prints who has run it and exits 0. The period counts from the end of that run,
-    /// by the server's clock. A run does not count after an exit code other than 0, after TERM or
-    /// INT to lockrun, or after the loss of the lock: the next lockrun runs the command again.
-    #[arg(long, value_name = "PERIOD", value_parser = duration, conflicts_with = "operator")]
+    /// lockrun then prints who ran it and exits 0. TIME counts from the end of that run, by the
+    /// server's clock. A run counts only if the command exits with 0 while the lock is held, and
+    /// lockrun gets no TERM or INT.
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "operator")]
     pub(crate) once_per: Option<Duration>,
 
-    /// Let this many commands run at once, 1 to 10000, instead of one
+    /// Let N commands run at once instead of one, 1 to 10000
     ///
-    /// Give the same number everywhere: each lockrun is judged by its own, and runs if fewer
-    /// permits than that are held. There is no fencing token, since several holders have no order:
-    /// LEASEHOLD_FENCING_TOKEN is not set. Not with --once-per. lockrun without --permits is
-    /// refused (64) on the same name, and the other way round, even with --permits 1.
+    /// Use the same N everywhere: lockrun runs its command if fewer than its own N permits are
+    /// held. Holders of permits have no order, so they have no fencing token. Cannot be used with
+    /// --once-per. A name is used either with or without --permits, even if N is 1: the other use
+    /// is refused (64) while it is held.
     #[arg(long, value_name = "N", value_parser = permits, allow_negative_numbers = true)]
     pub(crate) permits: Option<u32>,
 
-    /// Hold the lock only while this many replicas have it, 1 to 100
+    /// Hold the lock only while N replicas have it, 1 to 100
     ///
-    /// Such a lock survives a failover to one of these replicas. An acquire and each renewal wait
-    /// for them, for a tenth of the lease, at most 1s. While too few confirm the acquire, it is
-    /// repeated until --wait is over (69). If too few confirm the renewals, the command is ended
-    /// before the lease ends (70).
+    /// The lock then survives a failover to one of these replicas. The acquire and each renewal
+    /// wait for their confirmation, for a tenth of the lease, at most 1s. If too few confirm the
+    /// acquire until --wait is over, the command does not run (69). If too few confirm the
+    /// renewals, the command is ended before the lease ends (70).
     #[arg(
         long,
         value_name = "N",
@@ -125,44 +130,44 @@ pub(crate) struct Arguments {
     )]
     replicas: Option<u32>,
 
-    /// Time for which the lock outlives a killed lockrun, 500ms to 24h
+    /// How long the lock stays if lockrun is killed
+    ///
+    /// From 500ms to 24h. lockrun renews the lock each time a third of it is over.
     #[arg(
         long,
+        value_name = "TIME",
         env = "LEASEHOLD_LEASE",
-        hide_env_values = true,
+        hide_env = true,
         default_value = "60s",
         value_parser = lease
     )]
     pub(crate) lease: Duration,
 
     /// Time between TERM and KILL [default: 5s, at most a third of the lease]
-    #[arg(long, value_parser = duration, conflicts_with = "operator")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = duration,
+        conflicts_with = "operator"
+    )]
     grace: Option<Duration>,
 
-    /// Print who holds the lock, and run nothing
+    /// Print who holds the lock
     ///
     /// With --permits it also prints how many permits are free.
     #[arg(long, group = "operator")]
     status: bool,
 
-    /// Take the lock away from its holder, and run nothing
+    /// Take the lock away from its holder
     ///
-    /// From a semaphore it takes all permits. A holder may continue until it notices.
+    /// Of a semaphore it takes all permits. A lockrun that holds the lock ends its command.
     #[arg(long, group = "operator")]
     force_release: bool,
 
-    /// Print what the server offers, and what that means for locks
+    /// Print the held locks, or only those whose names begin with PREFIX
     ///
-    /// Writes one key, which is deleted and would end by itself after five seconds. Prints no
-    /// password and no rule of an access list.
-    #[arg(long, group = "operator", conflicts_with = "permits")]
-    probe: bool,
-
-    /// Print which locks are held, by whom, since when and for how much longer
-    ///
-    /// Only those whose names begin with PREFIX, if it is given. It reads the names of all keys of
-    /// the server by SCAN, on a cluster those of every master, for at most 30s, and looks at no more
-    /// than 10000 locks. If that was not enough, it says so on stderr.
+    /// It scans all key names of the server, of a cluster those of every master, for at most 30s
+    /// and 10000 locks. If that was not enough, it says so on stderr.
     #[arg(
         long,
         value_name = "PREFIX",
@@ -173,18 +178,27 @@ pub(crate) struct Arguments {
     )]
     pub(crate) list: Option<String>,
 
-    /// Print one line of JSON
+    /// Print what the server offers, and what that means for locks
     ///
-    /// --status, --force-release, --list and --probe print it on stdout, with several --name as an
-    /// array. The outcome of a command is printed on stderr.
+    /// It writes one key and deletes it; the key would expire after five seconds. It prints no
+    /// password and no rule of an access list.
+    #[arg(long, group = "operator", conflicts_with = "permits")]
+    probe: bool,
+
+    /// Print the result as one line of JSON
+    ///
+    /// The outcome of a command goes to stderr. What --status, --force-release, --list and --probe
+    /// found goes to stdout, for several --name as an array.
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Report progress on stderr
+    /// Print each step on stderr
     #[arg(long, short)]
     pub(crate) verbose: bool,
 
-    /// Do not print who holds a busy lock or has run the command: for cron, which mails all output
+    /// Print nothing if the lock is busy or --once-per skips the run
+    ///
+    /// For cron, which mails all output.
     #[arg(long, short, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 
@@ -192,8 +206,13 @@ pub(crate) struct Arguments {
     #[arg(long, group = "operator")]
     man: bool,
 
-    /// Print the completions of this shell
-    #[arg(long, value_name = "SHELL", group = "operator")]
+    /// Print the completions for bash, elvish, fish, powershell or zsh
+    #[arg(
+        long,
+        value_name = "SHELL",
+        hide_possible_values = true,
+        group = "operator"
+    )]
     completions: Option<Shell>,
 
     /// The command and its arguments
@@ -218,7 +237,7 @@ pub(crate) enum Task {
 }
 
 impl Arguments {
-    /// Reads the command line. Otherwise prints the error or the requested help, and returns the
+    /// Reads the command line. If that fails or help was requested, prints the text and returns the
     /// exit code.
     pub(crate) fn read() -> Result<Self, ExitCode> {
         let matches = help::command().try_get_matches();
@@ -243,31 +262,31 @@ impl Arguments {
                 format!("{text}\n"),
             ))
         };
-        // A variable may set them for all commands of this host.
+        // The environment may set them for all commands of this host, so only the command line
+        // is refused.
         let is_given = |id: &&str| matches.value_source(id) == Some(ValueSource::CommandLine);
         let unused = ["wait", "lease"].iter().find(|id| is_given(id));
         if let (Some(option), true) = (unused, self.command.is_empty()) {
-            return wrong(&format!("--{option} is for a command: there is none"));
+            return wrong(&format!("--{option} needs a command"));
         }
         if self.grace() > self.lease / 3 {
-            return wrong("--grace has to be at most a third of --lease");
+            return wrong("--grace must be at most a third of --lease");
         }
         if self.once_per.is_some() && self.permits.is_some() {
             return wrong(
-                "--once-per does not go with --permits: one run would count for all of those that \
-                 run at once",
+                "--once-per cannot be used with --permits: one run would count for all that run at \
+                 once",
             );
         }
         let is_one = self.names.len() <= 1;
         if !is_one && self.once_per.is_some() {
             return wrong(
-                "--once-per does not go with several --name: a run is marked as the lock is \
-                 released, and several are released one after the other",
+                "--once-per cannot be used with several --name: the release of one lock marks the run",
             );
         }
         if !is_one && self.permits.is_some() {
             return wrong(
-                "--permits does not go with several --name: one number would count for all of \
+                "--permits cannot be used with several --name: one number would apply to all of \
                  them",
             );
         }
@@ -313,12 +332,12 @@ impl Arguments {
         }
     }
 
-    /// The server, for people.
+    /// The server, in messages.
     pub(crate) fn server(&self) -> String {
         server_of(&self.url)
     }
 
-    /// The only name. `None`: there are several.
+    /// The name, if there is only one.
     pub(crate) fn only_name(&self) -> Option<&str> {
         match &*self.names {
             [name] => Some(name),
@@ -326,13 +345,13 @@ impl Arguments {
         }
     }
 
-    /// The subject of messages: the lock's name, or one of its permits, or the names of all.
+    /// The locks of all names, in messages.
     pub(crate) fn subject(&self) -> String {
         let all = self.names.iter().map(|name| self.subject_of(name));
         all.collect::<Vec<_>>().join(", ")
     }
 
-    /// The subject of messages about one of the locks.
+    /// The lock of this name, or a permit of it, in messages.
     pub(crate) fn subject_of(&self, name: &str) -> String {
         match self.permits {
             None => format!("`{name}`"),
@@ -340,7 +359,7 @@ impl Arguments {
         }
     }
 
-    /// The first lock of an error of several, which has their names with a comma between.
+    /// The first of the locks that an error names, separated by commas.
     pub(crate) fn first_of(&self, locks: &str) -> String {
         let is_first = |name: &&String| {
             let rest = locks.strip_prefix(name.as_str());
@@ -350,12 +369,12 @@ impl Arguments {
         first.unwrap_or(locks).to_owned()
     }
 
-    /// The command's time between TERM and KILL.
+    /// The time between TERM and KILL.
     pub(crate) fn grace(&self) -> Duration {
         self.grace.unwrap_or(USUAL_GRACE.min(self.lease / 3))
     }
 
-    /// The time before the end of the lease by which all of the command must have ended.
+    /// The command's processes must have ended this long before the lease ends.
     pub(crate) fn margin(&self) -> Duration {
         (self.lease / 10).min(Duration::from_secs(1))
     }
@@ -371,13 +390,13 @@ impl Arguments {
 fn permits(text: &str) -> Result<u32, &'static str> {
     let number = text.parse().ok();
     let permits = number.filter(|number| (1..=MOST_PERMITS).contains(number));
-    permits.ok_or("it has to be a whole number from 1 to 10000")
+    permits.ok_or("must be a whole number from 1 to 10000")
 }
 
 fn replicas(text: &str) -> Result<u32, &'static str> {
     let number = text.parse().ok();
     let replicas = number.filter(|number| (1..=MOST_REPLICAS).contains(number));
-    replicas.ok_or("it has to be a whole number from 1 to 100")
+    replicas.ok_or("must be a whole number from 1 to 100")
 }
 
 fn lease(text: &str) -> Result<Duration, &'static str> {
@@ -385,10 +404,10 @@ fn lease(text: &str) -> Result<Duration, &'static str> {
     let is_in_range = (SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease);
     is_in_range
         .then_some(lease)
-        .ok_or("it has to be from 500ms to 24h")
+        .ok_or("must be from 500ms to 24h")
 }
 
 fn duration(text: &str) -> Result<Duration, &'static str> {
     humantime::parse_duration(text)
-        .map_err(|_| "it has to be a number with a unit, such as 500ms, 30s, 1m30s or 20h")
+        .map_err(|_| "must be a number with a unit, such as 500ms, 30s, 1m30s or 20h")
 }

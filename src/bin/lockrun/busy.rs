@@ -1,4 +1,4 @@
-//! A lock that somebody else holds, or a semaphore without a free permit, and the holders.
+//! A lock that someone else holds, or a semaphore without a free permit, and the holders.
 
 use std::fmt;
 
@@ -6,18 +6,17 @@ use leasehold::{Holder, Inspection, Lock};
 
 use crate::text::{held_by, rounded};
 
-/// So many holders are named in one line.
+/// A message names at most this many holders.
 const NAMED: usize = 3;
 
 /// The state of the lock, read after the server has refused it.
 #[derive(Debug)]
 pub(crate) struct Busy {
-    /// The lock's name: of several, that of the one that was not had.
+    /// The lock's name: of several, the one that was not acquired.
     pub(crate) name: String,
-    /// It has no holders if they have released the lock since; it is `None` if the server did not
-    /// answer.
+    /// Without holders if they have released the lock since; `None` if the server did not answer.
     seen: Option<Inspection>,
-    /// The number of permits that `--permits` names.
+    /// The value of `--permits`.
     permits: Option<u32>,
 }
 
@@ -37,13 +36,13 @@ impl Busy {
 
     fn of_a_lock(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.holders(), &self.seen) {
-            ([], None) => f.write_str("is busy: somebody else has it"),
-            ([], Some(_)) => f.write_str("was busy: somebody else had it until now"),
+            ([], None) => f.write_str("is busy: held by someone else"),
+            ([], Some(_)) => f.write_str("was busy: released a moment ago"),
             ([holder, others @ ..], _) => {
                 write!(f, "is busy: held by {} ", held_by(holder))?;
                 match holder.remaining() {
                     Some(left) => write!(f, "for another {}, unless renewed", rounded(left))?,
-                    None => f.write_str("with no end")?,
+                    None => f.write_str("without end")?,
                 }
                 match others.len() {
                     0 => Ok(()),
@@ -57,19 +56,16 @@ impl Busy {
         let holders = self.holders();
         let Some(too_many) = holders.len().checked_sub(permits as usize) else {
             return match self.seen {
-                None => write!(f, "is busy: others have {permits} of {permits} permits"),
-                Some(_) => write!(
-                    f,
-                    "was busy: others had {permits} of {permits} permits until now"
-                ),
+                None => write!(f, "is busy: others hold {permits} of {permits} permits"),
+                Some(_) => f.write_str("was busy: a permit was released a moment ago"),
             };
         };
         let held = holders.len();
         match too_many {
-            0 => write!(f, "is busy: others have {held} of {permits} permits: ")?,
+            0 => write!(f, "is busy: others hold {held} of {permits} permits: ")?,
             _ => write!(
                 f,
-                "is busy: others have {held} permits, more than {permits}: "
+                "is busy: others hold {held} permits, more than {permits}: "
             )?,
         }
         let named: Vec<_> = holders.iter().take(NAMED).map(held_by).collect();
@@ -77,9 +73,9 @@ impl Busy {
         if held > NAMED {
             write!(f, " and {} more", held - NAMED)?;
         }
-        // The one that ends first stands first.
+        // The holder whose lease ends first comes first.
         match holders.get(too_many).and_then(Holder::remaining) {
-            Some(left) => write!(f, "; one is free in {}, unless renewed", rounded(left)),
+            Some(left) => write!(f, "; the next is free in {}, unless renewed", rounded(left)),
             None => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! The command: starts it under a guard, watches it, and ends it in time.
+//! Starts the command under a guard, watches it, and ends it in time.
 
 use std::{
     env,
@@ -61,11 +61,10 @@ pub(crate) fn start(
     command.map_err(Conclusion::NotRun)
 }
 
-/// One lock's token has no number in its variable. Those of several are numbered in the order of
-/// `--name`: a name may have any character, and a variable may not.
+/// Numbers the tokens of several locks in the order of `--name`: a lock's name may contain
+/// characters that a variable's name cannot.
 fn pass_fencing_tokens(command: &mut Command, held: &Held<'_>) {
-    // A permit has no token. Those of other locks, inherited from a lockrun around this one, would
-    // be taken for ours.
+    // The command would take the tokens of an outer lockrun for those of its own locks.
     command.env_remove(FENCING_TOKEN);
     let inherited = env::vars_os().map(|(variable, _)| variable);
     for variable in inherited.filter(|it| it.to_str().is_some_and(is_numbered)) {
@@ -96,7 +95,7 @@ pub(crate) struct Ended {
     pub(crate) status: io::Result<ExitStatus>,
     /// The lock that was lost, if the command was ended for that reason.
     pub(crate) lost: Option<Lost>,
-    /// Why the last renewal of this lock, or of the one that ends first, failed, if it did.
+    /// Why the last renewal failed, if it did: of the lost lock, or of the one that ends first.
     pub(crate) failure: Option<String>,
     /// True if lockrun got TERM or INT meanwhile.
     pub(crate) was_interrupted: bool,
@@ -130,7 +129,7 @@ pub(crate) struct Job<'a> {
     was_interrupted: bool,
     was_held: bool,
     stop_is_reported: bool,
-    /// The renewals that fail.
+    /// The reports of failed renewals.
     outage: Repeats,
     next_pause: Duration,
 }
@@ -197,7 +196,7 @@ impl<'a> Job<'a> {
     fn ended(self) -> Ended {
         let nothing = || Err(io::ErrorKind::NotFound.into());
         let status = self.status.unwrap_or_else(nothing);
-        // A command that ended by itself before the guardian acted was not killed.
+        // The command may have ended by itself before the guardian acted.
         let may_be_killed = status.as_ref().is_ok_and(|status| status.signal() == KILL);
         let was_killed = self.guard.dismiss() && may_be_killed;
         let (_, weakest) = self.held.weakest();
@@ -245,7 +244,8 @@ impl<'a> Job<'a> {
         if let Ending::By(moment) = self.ending
             && Instant::now() >= self.latest(moment)
         {
-            self.arguments.tell(|| "killing what still runs".into());
+            self.arguments
+                .tell(|| "killing the remaining processes".into());
             self.send(Signal::SIGKILL);
             self.ending = Ending::Killed;
         }
@@ -258,7 +258,7 @@ impl<'a> Job<'a> {
         of_lease.map_or(moment, |of_lease| moment.min(of_lease))
     }
 
-    /// The time until something has to be done even without an event.
+    /// The time until lockrun must act even without an event.
     fn pause(&mut self) -> Duration {
         let next = match self.ending {
             _ if self.status.is_some() => {
@@ -279,7 +279,8 @@ impl<'a> Job<'a> {
         let Ok(signal) = Signal::try_from(number) else {
             return;
         };
-        self.arguments.tell(|| format!("passing {signal} on"));
+        self.arguments
+            .tell(|| format!("passing {signal} on to the command"));
         let ends = matches!(signal, Signal::SIGTERM | Signal::SIGINT);
         self.was_interrupted |= ends;
         match self.ending {
@@ -303,7 +304,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Reports that the command is stopped. A command that waits for the terminal would hold the
+    /// Reports once that the command is stopped. A command that waits for the terminal would hold the
     /// lock without a visible reason.
     fn report_stop(&mut self) {
         if self.stop_is_reported || self.status.is_some() {
@@ -317,15 +318,16 @@ impl<'a> Job<'a> {
             Signal::SIGTTIN | Signal::SIGTTOU => ", since it may not use the terminal",
             _ => "",
         };
-        let kept = self.arguments.subject();
-        let text = format!("lockrun: the command is stopped by {signal}{why}, and keeps {kept}");
+        let held = self.arguments.subject();
+        let text =
+            format!("lockrun: the command was stopped by {signal}{why}; it still holds {held}");
         say(&mut io::stderr(), &text);
     }
 
     fn end(&mut self, signal: Signal) {
         self.guard.stand_aside();
         self.send(signal);
-        // Somebody may have stopped it.
+        // A stopped process handles no signal but KILL.
         self.send(Signal::SIGCONT);
         self.ending = Ending::By(Instant::now() + self.arguments.grace());
     }
@@ -345,11 +347,11 @@ impl<'a> Job<'a> {
         let left = rounded(self.held.remaining().saturating_sub(needed));
         let subject = self.arguments.subject_of(lock);
         self.arguments
-            .tell(|| format!("cannot renew {subject}: {why}; trying again for another {left}"));
+            .tell(|| format!("cannot renew {subject}: {why}; retrying for another {left}"));
     }
 
     fn was_renewed(&mut self) {
-        // Of several, the others may still fail.
+        // The renewals of other locks may still fail.
         if self.held.all().all(|lease| lease.failure().is_none()) && self.outage.end() {
             let subject = self.arguments.subject();
             self.arguments

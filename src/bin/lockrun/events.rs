@@ -37,7 +37,7 @@ pub(crate) enum Event {
     NotRenewed(String, String),
 }
 
-/// Read by lockrun while the command runs, and then by the thread that waits for signals during the
+/// Read by lockrun while the command runs, and by the thread that waits for signals during the
 /// release.
 pub(crate) type Inbox = Arc<Mutex<Receiver<Event>>>;
 
@@ -86,16 +86,16 @@ impl Events for JobHooks {
     }
 }
 
-/// Reports the progress of a wait, by the thread that waits.
+/// Reports the progress of a wait.
 struct WaitLog {
     of_permits: bool,
-    /// `None`: it has no end.
+    /// `None` if the wait is too long for an `Instant`.
     until: Option<Instant>,
     repeats: Mutex<Repeats>,
 }
 
 impl WaitLog {
-    /// Without a failure somebody else has the lock.
+    /// Without a failure, someone else holds the lock.
     fn tell(&self, lock: &str, failure: Option<String>) {
         let now = Instant::now();
         let left = match self.until.map(|until| until.saturating_duration_since(now)) {
@@ -106,9 +106,9 @@ impl WaitLog {
         };
         let mut repeats = self.repeats.lock();
         let (what, goes_on) = match failure {
-            Some(why) => (why, "trying again"),
-            None if self.of_permits => (format!("others have all permits of `{lock}`"), "waiting"),
-            None => (format!("`{lock}` is held by somebody else"), "waiting"),
+            Some(why) => (why, "retrying"),
+            None if self.of_permits => (format!("others hold all permits of `{lock}`"), "waiting"),
+            None => (format!("`{lock}` is held by someone else"), "waiting"),
         };
         if repeats.is_due(&what, now) {
             say(

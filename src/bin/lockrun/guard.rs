@@ -76,7 +76,10 @@ impl Guard {
             .stderr(Stdio::null());
         let mut guardian = started.spawn(&mut guardian).map_err(|error| {
             let program = guardian.get_program().display();
-            io::Error::new(error.kind(), format!("the guardian, {program}: {error}"))
+            io::Error::new(
+                error.kind(),
+                format!("cannot start the guardian, {program}: {error}"),
+            )
         })?;
         let group = i32::try_from(guardian.id()).map_err(io::Error::other)?;
         let pipes = (guardian.stdin.take(), guardian.stdout.take());

@@ -1,4 +1,4 @@
-//! The locks that lockrun holds: one, or all of several.
+//! The locks that lockrun holds.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl Guards {
         }
     }
 
-    /// The leases, in the order of these names. `None`: there is none.
+    /// The leases, in the order of these names. `None` if there are none.
     pub(crate) fn held(&self, names: &[String]) -> Option<Held<'_>> {
         match self {
             Self::One(lease) => Some(Held::one(lease)),
@@ -46,7 +46,7 @@ impl Guards {
     }
 }
 
-/// The leases under which the command runs. The command has to end before any of them does.
+/// The leases under which the command runs. The command must end before any of them ends.
 #[derive(Debug)]
 pub(crate) struct Held<'a> {
     first: &'a Lease,
@@ -64,7 +64,7 @@ impl<'a> Held<'a> {
         [self.first].into_iter().chain(self.others.iter().copied())
     }
 
-    /// The lease that ends first, or is lost, and the time left of it.
+    /// The lease that ends first, and the time left of it: zero if it is lost.
     pub(crate) fn weakest(&self) -> (Duration, &'a Lease) {
         let others = self.others.iter().map(|lease| (lease.remaining(), *lease));
         let first = (self.first.remaining(), self.first);
@@ -80,7 +80,7 @@ impl<'a> Held<'a> {
         self.weakest().0
     }
 
-    /// True while all are held.
+    /// True while all locks are held.
     pub(crate) fn is_held(&self) -> bool {
         !self.remaining().is_zero()
     }

@@ -3,7 +3,7 @@
 use std::{env, io};
 
 use clap::{
-    Command, CommandFactory, Error,
+    Arg, ArgAction, Command, CommandFactory, Error,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use clap_complete::Shell;
@@ -22,50 +22,71 @@ lockrun [OPTIONS] --name <NAME>... -- <COMMAND>...
        lockrun [OPTIONS] --probe
        lockrun <--man|--completions <SHELL>>";
 
-pub(crate) const EXAMPLES: &str = "\
+/// The end of `--help`, and sections of the manual page.
+const DETAILS: &str = "\
 Examples:
   lockrun --name backup -- /usr/local/bin/backup --full
-      runs the backup; if somebody else is running it, prints who, and exits 75 at once
+      runs the backup; if it runs elsewhere, prints who holds the lock, and exits 75
   lockrun --name report --wait 10m --lease 60s -- sh -c 'make && make publish'
       waits up to ten minutes for the lock
   lockrun --name backup --once-per 20h --wait 2h -- /usr/local/bin/backup --full
-      on every host, at the same time each night: one makes the backup; if it fails, another does
+      on several hosts at the same time: one makes the backup; if it fails, another one does
   lockrun --name import --verbose -- sh -c 'import --fence \"$LEASEHOLD_FENCING_TOKEN\"'
-      passes the fencing token on, and reports progress
+      passes the fencing token on, and prints each step
   lockrun --name partner-api --permits 3 --wait 1h -- /usr/local/bin/sync-orders
-      at most three at once, on all hosts together; a fourth waits up to an hour
+      at most three run at once, on all hosts together; a fourth waits up to an hour
   lockrun --name account:4711 --name account:4712 --wait 1m -- /usr/local/bin/transfer
       waits up to a minute for both locks
   lockrun --name backup --status
-      prints who holds the lock, since when, and for how much longer
+      prints who holds the lock, since when, and when it ends
   lockrun --name backup --force-release
       takes the lock away from its holder
-  lockrun --list
-      prints all locks that are held, and their holders
   lockrun --name partner-api --permits 3 --status
       prints all holders, and how many of three permits are free
+  lockrun --list
+      prints all held locks and their holders
   lockrun --probe
       prints what the server offers, and what that means for locks
 
+Times:
+  500ms, 30s, 1m30s, 20h
+
+Environment:
+  LEASEHOLD_URL, LEASEHOLD_CA, LEASEHOLD_CERT, LEASEHOLD_KEY, LEASEHOLD_PREFIX, LEASEHOLD_WAIT and
+  LEASEHOLD_LEASE set the options of these names. An option on the command line takes precedence.
+  An empty variable counts as not set.
+
 Exit codes:
-  the command's own; 128+n if signal n ended it; 126 if it cannot be run, 127 if it is not found
-  0   also if another run was recent enough (--once-per)
-  64  the arguments are invalid, or the name belongs to a key that is not a lock
-  69  the server cannot be reached, or refuses, or too few replicas have the lock
-  70  the lock was lost, or could not be renewed: the command was ended, or outlived the lock
-  71  the system refuses what lockrun itself needs: a process, a thread, /proc
-  74  the output cannot be written to stdout
-  75  busy: somebody else held the lock, or others all the permits, for the whole wait
-  78  locks do not work on this server (--probe)
+  the command's own, or 128+n if signal n ended it
+  0    also if a host completed the run (--once-per)
+  64   an argument is invalid, or the key is not a lock of this kind
+  69   the server cannot be reached, or refuses, or too few replicas have the lock
+  70   the lock was lost or could not be renewed: lockrun ended the command if it still ran
+  71   the system refused a process or a thread
+  74   lockrun cannot write to stdout
+  75   busy: others held the lock, or all permits, for the whole wait
+  78   locks do not work on this server (--probe)
+  126  the command cannot be run
+  127  the command is not found
+  128+n  also if signal n came before lockrun had the lock
   --status, --force-release and --list exit 0 whether or not a lock was held; --json shows which.
-  With --permits a lock is held if no permit is free.
 
-Signals: TERM and INT to lockrun end the command and then release the lock; HUP, QUIT, USR1, USR2
-and alarms are only passed on.";
+Signals:
+  TERM and INT end the command; then lockrun releases the lock.
+  HUP, QUIT, USR1, USR2 and alarms are passed on to the command.";
 
-/// The command line as clap knows it. A variable that is empty counts as none.
+/// The command line as clap knows it. An empty variable counts as not set.
+///
+/// `--help` prints the details too. With clap's own long help each option would take several lines.
 pub(crate) fn command() -> Command {
-    Arguments::command().mut_args(|argument| {
+    let help = Arg::new("help").short('h').long("help");
+    let help = help.action(ArgAction::HelpShort);
+    let help = help.help("Print the options; --help adds examples, environment and exit codes");
+    let mut options = env::args_os().take_while(|argument| argument != "--");
+    let is_long = options.any(|argument| argument == "--help");
+    let command = Arguments::command().arg(help);
+    let command = command.after_help(if is_long { DETAILS } else { "" });
+    command.mut_args(|argument| {
         let value = argument.get_env().and_then(env::var_os);
         if value.is_some_and(|value| value.is_empty()) {
             return argument.env(None::<&str>);
@@ -82,14 +103,14 @@ pub(crate) fn manual() -> (u8, Told) {
 }
 
 fn write_manual(page: &mut Vec<u8>) -> io::Result<()> {
-    let manual = Man::new(command());
+    let manual = Man::new(command().mut_args(|argument| argument.hide_env(false)));
     manual.render_title(page)?;
     manual.render_name_section(page)?;
     manual.render_synopsis_section(page)?;
     manual.render_description_section(page)?;
     manual.render_options_section(page)?;
     let mut rest = Roff::new();
-    for section in EXAMPLES.split("\n\n") {
+    for section in DETAILS.split("\n\n") {
         let (title, lines) = section.split_once(':').unwrap_or_default();
         rest.control("SH", [&*title.to_uppercase()]);
         rest.control("nf", []);
@@ -113,7 +134,7 @@ fn shown(text: &[u8]) -> (u8, Told) {
     (0, Told { out, err })
 }
 
-/// The likely mistake, where clap does not name it.
+/// The likely mistake, if clap does not name it.
 pub(crate) fn hint(error: &Error) -> Option<String> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(&**text),
@@ -126,7 +147,7 @@ pub(crate) fn hint(error: &Error) -> Option<String> {
     }
 }
 
-/// For a word that is no option, where no `--` begins the command.
+/// For a word that is not an option, if there is no `--` before a command.
 fn without_dashes(word: &str) -> Option<String> {
     let begins_command = env::args_os().any(|argument| argument == "--");
     (!word.starts_with('-') && !begins_command).then(|| {
@@ -134,7 +155,7 @@ fn without_dashes(word: &str) -> Option<String> {
     })
 }
 
-/// For a value that does not stand on the command line.
+/// For a value that is not on the command line.
 fn from_environment(value: &str) -> Option<String> {
     let is_it = |variable: &&str| env::var_os(variable).is_some_and(|it| it == value);
     let is_given = env::args_os().any(|argument| argument == value);

@@ -1,4 +1,4 @@
-//! `--list`: prints the locks that are held, a line for each holder.
+//! `--list`: prints the held locks, one line for each holder.
 
 use std::{iter, time::SystemTime};
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 const HEADS: [&str; 5] = ["NAME", "KIND", "HELD BY", "SINCE", "ENDS"];
-const STOPPED: &str = "these are not all: --list stopped at its limit of keys or time";
+const STOPPED: &str = "the list is incomplete: --list stopped at its limit of 10000 locks or 30s";
 
 pub(crate) fn list(arguments: &Arguments) -> (u8, Told) {
     match held(arguments) {
@@ -84,7 +84,7 @@ fn kind(seen: &Inspection, holder: &Holder) -> &'static str {
     }
 }
 
-/// Nothing if no lock is held.
+/// Empty if no lock is held.
 fn table(held: &HeldLocks) -> String {
     let rows = held.iter().flat_map(|(name, seen)| {
         let row = move |holder| row(name, seen, holder);

@@ -20,7 +20,7 @@ impl Why {
         }
     }
 
-    /// The word in JSON.
+    /// The value of `lost_reason` in JSON.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::TakenAway => "taken_away",
@@ -38,7 +38,7 @@ impl fmt::Display for Why {
     }
 }
 
-/// The lock that was lost: of several, the first that was found.
+/// The lock that was lost: of several, the one found first.
 #[derive(Clone, Debug)]
 pub(crate) struct Lost {
     pub(crate) lock: String,
@@ -90,7 +90,7 @@ impl fmt::Display for Loss {
         match self.status {
             None => write!(f, ": the command has not run"),
             Some(status) if self.was_ended => write!(f, ": the command was ended, {status}"),
-            Some(status) => write!(f, ": the command has ended, {status}"),
+            Some(status) => write!(f, ": the command ended by itself, {status}"),
         }
     }
 }

@@ -6,9 +6,8 @@
 //! lease. `run` acquires the locks and releases them; `held` has the guards. `command` starts and
 //! watches the command; `Job::check_lease` decides when to end it so that it ends before the lease.
 //! `guard` owns the command's process group. The `guardian`, a second process, kills that group if
-//! lockrun cannot. `processes` finds dead processes in `/proc`. `outcome` has the exit codes,
-//! `words` the sentences about errors, `operator` the two operations on a lock without a command,
-//! `probe` that on none, `tls` its files.
+//! lockrun cannot. `processes` finds dead processes in `/proc`. `outcome` has the exit codes, `words`
+//! the texts of errors. `operator`, `list` and `probe` answer without a command.
 
 #[cfg(unix)]
 mod arguments;
@@ -84,6 +83,6 @@ fn main() -> std::process::ExitCode {
 #[cfg(not(unix))]
 #[allow(clippy::print_stderr, reason = "a program that talks")]
 fn main() -> std::process::ExitCode {
-    eprintln!("lockrun: it ends commands by their process groups, which only Unix has");
+    eprintln!("lockrun: runs only on Unix, since it ends commands by their process groups");
     std::process::ExitCode::from(64)
 }

@@ -1,4 +1,4 @@
-//! For operators: prints who holds each lock, or takes it away.
+//! `--status` and `--force-release`: prints who holds each lock, or takes it away.
 
 use std::{fmt::Write, time::SystemTime};
 
@@ -15,7 +15,7 @@ use crate::{
 
 pub(crate) fn status(arguments: &Arguments) -> (u8, Told) {
     let look = |lock: &Lock| {
-        // A semaphore is not for --once-per.
+        // --once-per marks no semaphore.
         let is_marked = arguments.permits.is_none();
         let run = is_marked.then(|| lock.last_run()).transpose()?;
         Ok((lock.inspect()?, run.flatten()))
@@ -48,7 +48,7 @@ pub(crate) fn force_release(arguments: &Arguments) -> (u8, Told) {
         let from: Vec<_> = holders.iter().map(held_by).collect();
         let from = from.join(", ");
         match holders.len() {
-            0 => format!("{name}: nobody had it"),
+            0 => format!("{name}: was not held"),
             1 if taken.is_semaphore() => format!("{name}: taken away from 1 holder: {from}"),
             all if taken.is_semaphore() => format!("{name}: taken away from {all} holders: {from}"),
             _ => format!("{name}: taken away from {from}"),
@@ -56,8 +56,8 @@ pub(crate) fn force_release(arguments: &Arguments) -> (u8, Told) {
     })
 }
 
-/// Asks for each lock, in the order of `--name`, also after one has failed. The exit code is that
-/// of the first failure.
+/// Asks for each lock, in the order of `--name`, even after a failure. The exit code is that of the
+/// first failure.
 fn answer<T>(
     arguments: &Arguments,
     ask: impl Fn(&Lock) -> Result<T>,
@@ -90,18 +90,18 @@ fn answer<T>(
     (code, Told { out, err })
 }
 
-/// Names the lock: of several, the one that failed.
+/// Names the lock that failed.
 fn failure(arguments: &Arguments, name: &str, error: &Error) -> String {
     let what = match arguments.action() {
         Task::ForceRelease => format!("cannot release `{name}`"),
-        _ => format!("cannot look at `{name}`"),
+        _ => format!("cannot inspect `{name}`"),
     };
     failed(arguments, &what, error)
 }
 
 fn in_words(arguments: &Arguments, name: &str, inspection: &Inspection) -> String {
     if inspection.is_foreign() {
-        return format!("{name}: not a lock, but something else of this name");
+        return format!("{name}: the key of this name is not a lock");
     }
     let mut text = format!("{name}: {}", state(arguments, inspection));
     for holder in inspection.holders() {
@@ -122,16 +122,16 @@ fn state(arguments: &Arguments, inspection: &Inspection) -> String {
         }
         (Some(permits), Some(0)) => format!("held: {held} of {permits} permits"),
         (Some(permits), Some(free)) => format!("free: {free} of {permits} permits"),
-        (Some(_), None) => "held, by a lock that is no semaphore".into(),
+        (Some(_), None) => "held: a lock without permits".into(),
         (None, _) if held == 0 => "free".into(),
         (None, _) if inspection.is_semaphore() => {
-            format!("held: a semaphore, permits taken: {held}")
+            format!("held: a semaphore with {held} permits taken")
         }
         (None, _) => "held".into(),
     }
 }
 
-/// With the number of permits that the holder of a semaphore counts, unless it is ours.
+/// Includes the holder's `--permits` if it differs from ours.
 fn lines(holder: &Holder, ours: Option<u32>) -> Vec<(&'static str, String)> {
     let mut lines = vec![("by", held_by(holder))];
     if let Some(since) = holder.since() {
@@ -147,7 +147,7 @@ fn lines(holder: &Holder, ours: Option<u32>) -> Vec<(&'static str, String)> {
         lines.push(("fencing token", fence.to_string()));
     }
     if let Some(permits) = holder.permits().filter(|permits| Some(*permits) != ours) {
-        lines.push(("one of", permits.to_string()));
+        lines.push(("--permits", permits.to_string()));
     }
     lines
 }

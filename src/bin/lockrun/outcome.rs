@@ -37,11 +37,11 @@ pub(crate) enum Conclusion {
     Lost(Loss),
     /// The command cannot be run.
     NotRun(io::Error),
-    /// A signal arrived before the lock was acquired.
+    /// A signal arrived before lockrun had the lock.
     Told(i32),
-    /// Somebody else had the lock for the whole wait.
+    /// Others held the lock for the whole wait.
     Busy(Busy),
-    /// Nothing to do: the command has been run within the period.
+    /// The command was run within the period of `--once-per`.
     AlreadyRun(LastRun),
     /// The lock could not be acquired.
     Failed(Error),
@@ -55,9 +55,9 @@ pub(crate) struct Report {
     pub(crate) outcome: Conclusion,
     pub(crate) waited: Duration,
     pub(crate) held: Option<Duration>,
-    /// Of each lock, in the order of `--name`. Empty if they were not acquired.
+    /// In the order of `--name`. Empty if the locks were not acquired.
     pub(crate) fencing_tokens: Vec<Option<FencingToken>>,
-    /// Why a run with `--once-per` may not have been marked as done.
+    /// Why a run with `--once-per` may not have been marked as completed.
     pub(crate) unmarked: Option<String>,
 }
 
@@ -163,8 +163,8 @@ impl Report {
         if arguments.json {
             return Told::err(self.json(arguments).to_string());
         }
-        // Another host holds the lock or has done the work. That is not a failure: it is the
-        // purpose of the lock.
+        // That another host holds the lock or has done the work is the purpose of the lock, not a
+        // failure.
         let is_usual = matches!(
             self.outcome,
             Conclusion::Busy(_) | Conclusion::AlreadyRun(_)
@@ -192,7 +192,7 @@ impl Report {
         match &self.outcome {
             Conclusion::Ended(_) => {
                 let why = self.unmarked.as_ref();
-                why.map(|why| format!("{} may be run again, since {why}", subject()))
+                why.map(|why| format!("{} may run again: {why}", subject()))
             }
             Conclusion::Told(_) => None,
             Conclusion::AlreadyRun(run) => Some(format!("{} {}", subject(), last_run(run))),
@@ -212,12 +212,12 @@ impl Report {
             Conclusion::Failed(error) => Some(not_acquired(arguments, error, self.waited)),
             Conclusion::System(error) => {
                 let why = of_system(error);
-                Some(format!("the system refuses what lockrun needs: {why}"))
+                Some(format!("system error: {why}"))
             }
         }
     }
 
-    /// The lock that the outcome is about: of several, the one that was not had or was lost.
+    /// The lock of this outcome: of several, the one that was not acquired or was lost.
     fn name<'a>(&'a self, arguments: &'a Arguments) -> Option<&'a str> {
         let of_several = || match &self.outcome {
             Conclusion::Busy(busy) => Some(&*busy.name),

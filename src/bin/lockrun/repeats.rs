@@ -1,4 +1,4 @@
-//! Progress reports that do not flood: what is said again and again is said at growing intervals.
+//! Repeats a progress report at growing intervals, so that it does not flood the output.
 
 use std::{
     collections::HashSet,
@@ -7,17 +7,17 @@ use std::{
 
 const FIRST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What was reported of one thing that goes on.
+/// The reports of one condition.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
-    /// Without digits: times and ports differ.
+    /// The reported texts without digits, since times and ports differ.
     said: HashSet<String>,
-    /// The next moment to repeat something, and the interval before it.
+    /// The next moment to repeat a report, and the interval before it.
     again: Option<(Instant, Duration)>,
 }
 
 impl Repeats {
-    /// True if this has to be reported: it is new, or the interval is over.
+    /// True if this text must be reported: it is new, or the interval is over.
     pub(crate) fn is_due(&mut self, text: &str, now: Instant) -> bool {
         let is_new = self
             .said
@@ -36,7 +36,7 @@ impl Repeats {
         }
     }
 
-    /// It is over. True if something was reported of it.
+    /// Ends the condition. True if it was reported.
     pub(crate) fn end(&mut self) -> bool {
         self.said.clear();
         self.again.take().is_some()

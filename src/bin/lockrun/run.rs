@@ -28,8 +28,8 @@ use crate::{
     words::reason,
 };
 
-/// Why a successful run is not marked as done.
-const TOLD: &str = "lockrun was told to end";
+/// Why a successful run may not be marked as completed.
+const TOLD: &str = "lockrun got TERM or INT";
 
 /// The results of the locks and the command.
 enum RunResult {
@@ -64,8 +64,11 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Conclusion, Conc
     arguments.tell(|| {
         let (subject, server) = (arguments.subject(), arguments.server());
         match arguments.wait {
-            Duration::ZERO => format!("asking {server} for {subject}"),
-            wait => format!("asking {server} for {subject}, for up to {}", rounded(wait)),
+            Duration::ZERO => format!("acquiring {subject} from {server}"),
+            wait => {
+                let wait = rounded(wait);
+                format!("acquiring {subject} from {server}, waiting up to {wait}")
+            }
         }
     });
     let under = |held: &Held<'_>| {
@@ -163,7 +166,7 @@ fn once(
     })
 }
 
-/// A result that the library does not give.
+/// For a result that the library does not return.
 fn nothing() -> RunResult {
     RunResult::NotRun(Conclusion::System(io::ErrorKind::Other.into()))
 }
@@ -178,11 +181,11 @@ fn guarded(
     for lease in held.all() {
         let subject = arguments.subject_of(lease.name());
         arguments.tell(|| match (lease.fencing_token(), arguments.permits) {
-            (Some(fence), _) => format!("{subject} is ours, fencing token {fence}"),
+            (Some(fence), _) => format!("acquired {subject}, fencing token {fence}"),
             (None, Some(permits)) => {
-                format!("{subject} is ours, one of {permits}, without a fencing token")
+                format!("acquired {subject}, of {permits} permits; no fencing token")
             }
-            (None, None) => format!("{subject} is ours"),
+            (None, None) => format!("acquired {subject}"),
         });
     }
     let mut guard = Guard::start(started).map_err(Conclusion::System)?;
@@ -194,8 +197,8 @@ fn guarded(
     Ok(Job::new(arguments, held, guard, command, events).watch())
 }
 
-/// Lets TERM or INT end lockrun during the release, which lasts until the end of the lease if the
-/// server is gone. A request in progress may take the grace to get its reply.
+/// Lets TERM or INT end lockrun during the release, after the grace. If the server is gone, the
+/// release would last until the end of the lease.
 fn bound_the_release(arguments: &Arguments, events: &Inbox, ended: &Ended, report: &Report) {
     let (Ok(status), None) = (&ended.status, &ended.lost) else {
         return;
@@ -232,8 +235,8 @@ fn concluded(
     };
     let (lost, unsaid) = match released {
         Ok(()) => (None, None),
-        // A command that has ended under the lock no longer needs it, unless somebody had taken it
-        // away before.
+        // A command that ended under the lock no longer needs it, unless someone took the lock away
+        // before.
         Err(Error::Lost { context, reason })
             if !ended.was_held || Why::of(reason) == Why::TakenAway =>
         {
@@ -252,10 +255,10 @@ fn concluded(
         });
     }
     if let Some(error) = &unsaid {
-        arguments.tell(|| format!("the lock ends with its lease: {error}"));
+        arguments.tell(|| format!("cannot release the lock, which ends with its lease: {error}"));
     }
     if arguments.once_per.is_some() && status.success() {
-        let error = unsaid.map(|error| format!("it could not be marked: {error}"));
+        let error = unsaid.map(|error| format!("cannot mark the run as completed: {error}"));
         report.unmarked = if ended.was_interrupted {
             Some(TOLD.into())
         } else {

@@ -33,9 +33,9 @@ pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A holder's own name, for people.
+/// A holder's name, for people.
 pub(crate) fn held_by(holder: &Holder) -> String {
-    printable(holder.owner().map_or("somebody unknown", Owner::as_str))
+    printable(holder.owner().map_or("someone unknown", Owner::as_str))
 }
 
 /// A holder as JSON.
@@ -52,7 +52,7 @@ pub(crate) fn holder_in_json(holder: &Holder) -> Value {
 
 /// Describes the last run for people: by whom, and how long ago.
 pub(crate) fn last_run(run: &LastRun) -> String {
-    let by = printable(run.by().map_or("somebody unknown", Owner::as_str));
+    let by = printable(run.by().map_or("someone unknown", Owner::as_str));
     format!("was run {} ago by {by}", rounded(run.ago()))
 }
 

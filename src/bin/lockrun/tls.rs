@@ -1,4 +1,4 @@
-//! Reaches the server by its URL, and by TLS with the caller's certificates.
+//! The TLS certificates, and the connection that uses them.
 
 use std::path::PathBuf;
 
@@ -8,31 +8,26 @@ use leasehold::{Locks, Pool, PoolBuilder, Result};
 /// The certificates and the key.
 #[derive(Args, Debug)]
 pub(crate) struct TlsFiles {
-    /// A file with the CA of the server's certificate, in PEM; otherwise the system's are asked
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "LEASEHOLD_CA",
-        hide_env_values = true
-    )]
+    /// PEM file of the CA to trust, instead of the system's CAs
+    #[arg(long, value_name = "FILE", env = "LEASEHOLD_CA", hide_env = true)]
     ca: Option<PathBuf>,
 
-    /// A file with the certificate that the server wants from lockrun, in PEM
+    /// PEM file of the client certificate
     #[arg(
         long,
         value_name = "FILE",
         env = "LEASEHOLD_CERT",
-        hide_env_values = true,
+        hide_env = true,
         requires = "key"
     )]
     cert: Option<PathBuf>,
 
-    /// A file with the private key of --cert, in PEM
+    /// PEM file of the client certificate's private key
     #[arg(
         long,
         value_name = "FILE",
         env = "LEASEHOLD_KEY",
-        hide_env_values = true,
+        hide_env = true,
         requires = "cert"
     )]
     key: Option<PathBuf>,
@@ -69,14 +64,14 @@ impl TlsFiles {
         let Some(argument) = self.first() else {
             return Ok(Pool::builder());
         };
-        let reason = "this lockrun is built without TLS: it takes the feature `tls-rustls`";
+        let reason = "this lockrun was built without TLS: build it with the feature `tls-rustls`";
         Err(leasehold::Error::Invalid {
             argument,
             reason: reason.into(),
         })
     }
 
-    /// The first of the arguments that are given.
+    /// The first argument that is given.
     fn first(&self) -> Option<&'static str> {
         let given = [
             ("--ca", &self.ca),

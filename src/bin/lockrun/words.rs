@@ -1,4 +1,5 @@
-//! Errors in words for operators: of Redis, its address and the lock, never of the library.
+//! The texts of errors for operators. They name Redis, its address and the lock, and nothing of the
+//! library.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::{
     text::{printable, rounded},
 };
 
-/// A lock without permits, in the library's words.
+/// The library's name of a lock without permits.
 const MUTEX: &str = "a mutex, or another lock by `SET NX`";
 
 /// The server that a URL leads to, without the password.
@@ -30,13 +31,13 @@ pub(crate) fn server_of(url: &str) -> String {
     address.map_or("redis".into(), |it| format!("redis at {it}"))
 }
 
-/// The error of an acquire that has taken so long, of which nothing is left to do.
+/// The error of an acquire that took this long, and what follows from it.
 pub(crate) fn not_acquired(arguments: &Arguments, error: &Error, waited: Duration) -> String {
     let lock = error
         .context()
         .map(|context| arguments.first_of(&context.lock));
     let subject = lock.map_or_else(|| arguments.subject(), |it| arguments.subject_of(&it));
-    // A lasting refusal, as of a password, ends the wait at once.
+    // A permanent refusal, such as a wrong password, ends the wait at once.
     let within = match arguments.wait {
         Duration::ZERO => String::new(),
         wait if waited < wait / 2 => String::new(),
@@ -44,18 +45,18 @@ pub(crate) fn not_acquired(arguments: &Arguments, error: &Error, waited: Duratio
     };
     let lease = rounded(arguments.lease);
     let left = match error {
-        Error::Unknown { .. } => format!("; if redis has locked it, it is free in {lease}"),
+        Error::Unknown { .. } => format!("; if redis granted the lock, it ends in {lease}"),
         Error::WrongKind { found, .. } if arguments.permits.is_none() && is_semaphore(found) => {
-            "; give --permits as the others do".into()
+            "; use --permits as its holders do".into()
         }
         Error::WrongKind { .. } if arguments.permits.is_some() => {
-            "; a name is used with --permits everywhere, or nowhere".into()
+            "; use --permits everywhere or nowhere for a name".into()
         }
         _ => String::new(),
     };
     let what = match arguments.permits {
         None => format!("cannot lock {subject}{within}"),
-        Some(_) => format!("cannot get {subject}{within}"),
+        Some(_) => format!("cannot acquire {subject}{within}"),
     };
     failed(arguments, &what, error) + &left + "; the command has not run"
 }
@@ -64,7 +65,7 @@ fn is_semaphore(found: &str) -> bool {
     found.starts_with("a semaphore")
 }
 
-/// "what: why", or for a wrong argument what it has to be.
+/// "what: why", or for an invalid argument the option and the reason.
 pub(crate) fn failed(arguments: &Arguments, what: &str, error: &Error) -> String {
     match error {
         Error::Invalid { argument, reason } => match flag(argument) {
@@ -90,7 +91,7 @@ fn flag(argument: &'static str) -> Option<&'static str> {
     }
 }
 
-/// Why it failed, on this server, as a sentence.
+/// Why it failed on this server.
 pub(crate) fn reason(server: &str, error: &Error) -> String {
     let text = match error {
         Error::Pool { reason, source } => with_cause(reason, source.as_ref()),
@@ -107,7 +108,7 @@ pub(crate) fn reason(server: &str, error: &Error) -> String {
         }
         Error::TooOld { .. } => error.to_string().replace("the server", server),
         Error::Thread { source } => format!("cannot start a thread: {}", of_system(source)),
-        // `SET NX` is a word of programmers.
+        // Operators may not know `SET NX`.
         Error::WrongKind { .. } => without_context(error).replace(MUTEX, "a lock without permits"),
         error => without_context(error),
     };
@@ -136,7 +137,7 @@ fn without_context(error: &Error) -> String {
     text.strip_prefix(&before).unwrap_or(&text).to_owned()
 }
 
-/// Adds the server's or the system's words, unless the text says it all.
+/// Adds the words of the server or the system, unless the text has them.
 fn with_cause(text: &str, source: Option<&RedisError>) -> String {
     match source.filter(|it| !says_it_all(text, it)) {
         Some(error) => format!("{text}: {}", cause(error)),

@@ -104,7 +104,7 @@ fn who_cannot_connect_is_told_why() {
     at_once(cases, |(url, why)| {
         for (args, what) in [
             (&["--", "true"][..], "lock"),
-            (&["--status"], "look at"),
+            (&["--status"], "inspect"),
             (&["--force-release"], "release"),
         ] {
             let line = said(&url, args, 69);
@@ -209,13 +209,13 @@ fn what_only_some_servers_say_is_a_sentence_too() {
             NEW,
             HANG_UP,
             69,
-            ": the connection was closed; if redis has locked it, it is free in 1m",
+            ": the connection was closed; if redis granted the lock, it ends in 1m",
         ),
         (
             NEW,
             b"+OK\r\n",
             69,
-            "; if redis has locked it, it is free in 1m",
+            "; if redis granted the lock, it ends in 1m",
         ),
     ];
     at_once(cases, |(info, others, code, what)| {
@@ -291,11 +291,10 @@ fn a_wait_goes_on_while_redis_is_down_and_says_so() {
         let heard = || lines.recv_timeout(Duration::from_secs(10)).unwrap();
         assert_eq!(
             heard(),
-            format!("lockrun: asking {here} for `a`, for up to 1h")
+            format!("lockrun: acquiring `a` from {here}, waiting up to 1h")
         );
-        let down = format!(
-            "lockrun: cannot reach {here}: connection refused; trying again for another 59m 5"
-        );
+        let down =
+            format!("lockrun: cannot reach {here}: connection refused; retrying for another 59m 5");
         for _ in 0..2 {
             let line = heard();
             assert!(line.starts_with(&down), "{line}");
@@ -303,11 +302,11 @@ fn a_wait_goes_on_while_redis_is_down_and_says_so() {
         server.restart().unwrap();
         let last = loop {
             let line = heard();
-            if !line.contains("; trying again for another 59m 5") {
+            if !line.contains("; retrying for another 59m 5") {
                 break line;
             }
         };
-        assert!(last.contains("`a` is ours"), "{last}");
+        assert!(last.contains("acquired `a`"), "{last}");
         tool.ends_with(0);
     });
 }
@@ -351,7 +350,7 @@ fn an_outage_under_the_command_is_a_few_lines() {
         assert!((2..10).contains(&fails.len()), "{all:?}");
         let again = fails
             .iter()
-            .all(|it| it.contains("; trying again for another "));
+            .all(|it| it.contains("; retrying for another "));
         assert!(again, "{all:?}");
     });
 }

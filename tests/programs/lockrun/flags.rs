@@ -74,7 +74,7 @@ fn a_wrong_value_of_a_variable_is_named() {
     assert!(!said.contains("environment"), "{said}");
     // What is given for a command is refused without one.
     let said = wrong(("WAIT", "1s"), "--name a --status --wait 2s");
-    assert!(said.contains("--wait is for a command"), "{said}");
+    assert!(said.contains("--wait needs a command"), "{said}");
 }
 
 #[test]
@@ -130,9 +130,13 @@ fn the_help_is_short_or_whole() {
     let help = |option| Tool::spawn(program().arg(option)).ends_with(0).out;
     let (short, whole) = (help("-h"), help("--help"));
     assert!(short.lines().count() < 60, "{short}");
-    for part in ["Examples:", "Exit codes:"] {
+    for part in ["Examples:", "Environment:", "Exit codes:"] {
         assert!(whole.contains(part) && !short.contains(part), "{part}");
     }
+    let (_, options) = short.split_once("Options:\n").unwrap();
+    let mut options = options.lines().map(str::trim_start);
+    let second_line = options.find(|line| !line.starts_with('-'));
+    assert_eq!(second_line, None, "an option takes one line");
     for text in [short, whole] {
         let wide = text.lines().find(|line| line.chars().count() > 100);
         assert_eq!(wide, None);
@@ -153,7 +157,13 @@ fn the_manual_and_the_completions_have_every_option() {
     assert!(options.contains(&"replicas"), "{options:?}");
     let manual = said("--man");
     assert!(manual.code == 0 && manual.out.contains(".TH lockrun 1"));
-    for part in ["EXAMPLES", "\"EXIT CODES\"", "SIGNALS", "LEASEHOLD_WAIT"] {
+    for part in [
+        "EXAMPLES",
+        "ENVIRONMENT",
+        "\"EXIT CODES\"",
+        "SIGNALS",
+        "LEASEHOLD_WAIT\\fR environment variable",
+    ] {
         assert!(manual.out.contains(part), "{part}: {}", manual.out);
     }
     // An example stands further left than what it does.

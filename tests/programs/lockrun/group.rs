@@ -65,7 +65,7 @@ fn a_command_that_is_stopped_is_told_once() {
             let said = tool.errors();
             send(command, signal);
             let expected =
-                format!("lockrun: the command is stopped by {signal}{why}, and keeps `a`");
+                format!("lockrun: the command was stopped by {signal}{why}; it still holds `a`");
             assert_eq!(said.recv_timeout(PATIENCE), Ok(expected));
             let is_stopped = || state_and_parent(command).unwrap().0 == "T";
             for _ in 0..2 {
@@ -199,7 +199,7 @@ fn who_has_ended_by_itself_is_not_said_to_be_ended() {
             assert!(comes_true(|| !is_locked(&server)));
             tool.signal(Signal::SIGCONT);
             let ended = tool.ends_with(70);
-            let said = ": the command has ended, exit status: 3";
+            let said = ": the command ended by itself, exit status: 3";
             assert!(ended.last().ends_with(said), "{ended:?}");
         },
     );

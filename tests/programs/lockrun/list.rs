@@ -117,7 +117,11 @@ fn more_than_the_limit_are_not_listed_and_that_is_told() {
     let told: Value = serde_json::from_str(&listed.out).unwrap();
     assert_eq!(told["complete"], false);
     assert!(told["locks"].as_array().unwrap().len() <= 10_000);
-    assert!(listed.err.contains("these are not all"), "{}", listed.err);
+    assert!(
+        listed.err.contains("the list is incomplete"),
+        "{}",
+        listed.err
+    );
 }
 
 #[test]

@@ -163,7 +163,7 @@ fn a_run_that_was_told_to_end_is_not_marked_whatever_its_exit_code() {
         let mut tool = Tool::start(&server, ONCE, &script);
         tool.hear("in").signal(signal);
         let ended = tool.ends_with(0);
-        let said = "lockrun: `a` may be run again, since lockrun was told to end";
+        let said = "lockrun: `a` may run again: lockrun got TERM or INT";
         assert_eq!(ended.last(), said);
         assert!(!is_locked(&server));
     }
@@ -187,7 +187,7 @@ fn a_command_that_has_ended_by_itself_keeps_its_exit_code() {
         assert_eq!(ended.code, 0, "{is_gone} {once}: {ended:?}");
         let (said, begins) = (
             ended.last(),
-            "lockrun: `a` may be run again, since it could not",
+            "lockrun: `a` may run again: cannot mark the run as completed",
         );
         assert!(said.starts_with(begins) == (once == ONCE), "{ended:?}");
     });
@@ -204,6 +204,6 @@ fn a_signal_ends_the_giving_back_after_the_grace() {
     tool.silence();
     tool.signal(Signal::SIGTERM);
     let ended = tool.ends_with(0);
-    let said = "lockrun: `a` may be run again, since lockrun was told to end";
+    let said = "lockrun: `a` may run again: lockrun got TERM or INT";
     assert_eq!(ended.last(), said);
 }

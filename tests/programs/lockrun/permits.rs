@@ -123,7 +123,7 @@ fn who_loses_a_permit_ends_its_command_and_the_others_go_on() {
         for tool in held {
             tool.ends_with(70);
         }
-        assert_eq!(ask(&server, "--force-release").out, "a: nobody had it\n");
+        assert_eq!(ask(&server, "--force-release").out, "a: was not held\n");
     });
 }
 
@@ -162,7 +162,7 @@ fn the_status_names_all_holders_and_says_what_is_free() {
         let counted = |seen: &str| -> Vec<String> {
             let counted = seen
                 .lines()
-                .filter_map(|it| it.trim().strip_prefix("one of "));
+                .filter_map(|it| it.trim().strip_prefix("--permits "));
             counted.map(|it| it.trim().to_owned()).collect()
         };
         assert_eq!(counted(&seen), ["5"]);
@@ -171,7 +171,7 @@ fn the_status_names_all_holders_and_says_what_is_free() {
         assert!(status("--permits 1").starts_with("a: held: 2 permits, more than 1\n"));
         let seen = status("");
         assert!(
-            seen.starts_with("a: held: a semaphore, permits taken: 2\n"),
+            seen.starts_with("a: held: a semaphore with 2 permits taken\n"),
             "{seen}"
         );
         assert!(seen.contains("first") && seen.contains("second"), "{seen}");
@@ -227,14 +227,14 @@ fn who_is_refused_is_told_who_has_the_permits_and_when_one_is_free() {
             assert_eq!((refused.code, &*refused.out), (75, ""), "{refused:?}");
             refused.err
         };
-        let named = "first, second, third and 1 more; one is free in";
+        let named = "first, second, third and 1 more; the next is free in";
         let all = refused("--permits 4");
-        let said = format!("lockrun: `a` is busy: others have 4 of 4 permits: {named} 10m ");
+        let said = format!("lockrun: `a` is busy: others hold 4 of 4 permits: {named} 10m ");
         assert!(all.starts_with(&said), "{all}");
         // Three have to end before fewer than two are held.
         let more = refused("--permits 2");
         let said =
-            format!("lockrun: `a` is busy: others have 4 permits, more than 2: {named} 13m ");
+            format!("lockrun: `a` is busy: others hold 4 permits, more than 2: {named} 13m ");
         assert!(more.starts_with(&said), "{more}");
         let told = json(&refused("--permits 4 --json"));
         assert_eq!(told["permits"], 4);
@@ -255,7 +255,7 @@ fn what_makes_no_sense_with_permits_is_refused_with_the_reason() {
     for number in ["0", "10001", "99999999999", "-1", "1.5", "three", ""] {
         for what in ["-- true", "--status", "--force-release"] {
             let said = refused(&format!("--permits {number} {what}"));
-            let reason = "it has to be a whole number from 1 to 10000";
+            let reason = "must be a whole number from 1 to 10000";
             assert!(said.contains(reason), "{number}: {said}");
         }
     }
@@ -273,7 +273,7 @@ fn a_command_with_a_permit_finds_no_fencing_token() {
         command.arg("echo ${LEASEHOLD_FENCING_TOKEN-none}");
         let ended = Tool::spawn(command.env("LEASEHOLD_FENCING_TOKEN", "7")).ends_with(0);
         assert_eq!(ended.out, "none\n");
-        let said = "a permit of `a` is ours, one of 10000, without a fencing token";
+        let said = "acquired a permit of `a`, of 10000 permits; no fencing token";
         assert!(ended.err.contains(said), "{ended:?}");
         let ended = json(&run(&server, "--permits 2 --json", "true").err);
         assert!(ended["fencing_token"].is_null(), "{ended}");
@@ -294,7 +294,7 @@ fn a_semaphore_and_a_lock_of_one_name_refuse_each_other() {
         refused("--permits 1 --wait 20s", "a lock without permits");
         let seen = ask(&server, "--permits 1 --status").out;
         assert!(
-            seen.starts_with("a: held, by a lock that is no semaphore\n"),
+            seen.starts_with("a: held: a lock without permits\n"),
             "{seen}"
         );
         let seen = json(&ask(&server, "--permits 1 --status --json").out);

@@ -231,10 +231,10 @@ fn people_and_scripts_are_told_of_each_lock() {
         let said = run(&server, &format!("{BOTH} --verbose"), "true").err;
         let lines: Vec<_> = said.lines().collect();
         let port = server.port();
-        let asks = format!("lockrun: asking redis at 127.0.0.1:{port} for `a`, `b`");
+        let asks = format!("lockrun: acquiring `a`, `b` from redis at 127.0.0.1:{port}");
         assert_eq!(lines[0], asks);
         for (line, name) in lines[1..3].iter().zip(["a", "b"]) {
-            let begins = format!("lockrun: `{name}` is ours, fencing token ");
+            let begins = format!("lockrun: acquired `{name}`, fencing token ");
             assert!(line.starts_with(&begins), "{said}");
         }
         let told = json(&run(&server, &format!("{BOTH} --json"), "exit 3").err);
@@ -282,7 +282,7 @@ fn the_operator_is_answered_for_each() {
         let lines: Vec<_> = taken.out.lines().collect();
         assert!(lines[0].starts_with("a: taken away from "), "{taken:?}");
         assert!(lines[1].starts_with("b: taken away from "), "{taken:?}");
-        assert_eq!(lines[2..], ["c: nobody had it"]);
+        assert_eq!(lines[2..], ["c: was not held"]);
         tool.ends_with(70);
         let taken = json(&ask(&server, "--name b --force-release --json").out);
         assert_eq!(
@@ -306,7 +306,7 @@ fn one_that_is_no_lock_is_told_and_the_others_are_not_held_or_are_answered_for()
         let names = format!("{BOTH} --name c --force-release");
         let taken = ask(&server, &names);
         assert_eq!(taken.code, 64);
-        assert_eq!(taken.out, "a: nobody had it\nc: nobody had it\n");
+        assert_eq!(taken.out, "a: was not held\nc: was not held\n");
         assert!(
             taken.err.starts_with("lockrun: cannot release `b`: "),
             "{taken:?}"
@@ -331,22 +331,22 @@ fn what_makes_no_sense_with_several_is_refused_with_the_reason() {
         (
             "b",
             "--once-per 1h -- true",
-            "--once-per does not go with several --name: ",
+            "--once-per cannot be used with several --name: ",
         ),
         (
             "b",
             "--permits 2 -- true",
-            "--permits does not go with several --name: ",
+            "--permits cannot be used with several --name: ",
         ),
         (
             "b",
             "--permits 2 --status",
-            "--permits does not go with several --name: ",
+            "--permits cannot be used with several --name: ",
         ),
         (
             "b",
             "--permits 2 --force-release",
-            "--permits does not go with several --name: ",
+            "--permits cannot be used with several --name: ",
         ),
         (
             "",
