@@ -1,6 +1,7 @@
-//! The traps of Redis locks: each first as the book's or the document's code would do it, and then with this crate.
+//! Runs into the traps of Redis locks: first as the book's or a document's code does, then with
+//! this crate.
 //!
-//! `cargo run --example traps` lists them, `… -- NAME` shows one, `… -- all` shows all.
+//! `cargo run --example traps` lists them; `… -- NAME` shows one, `… -- all` shows all.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -28,18 +29,18 @@ use shared::{
 };
 use trap::Trap;
 
-/// The traps of Redis locks, each first as the book's or the document's code would do it, and then with this crate
+/// Runs into the traps of Redis locks: first without this crate, then with it
 #[derive(Debug, Parser)]
 #[command(name = "traps")]
 struct Options {
-    /// The trap to show, or `all`; without it all are listed
+    /// The trap to show, or `all`; default: list them
     name: Option<String>,
 
     /// Use this server instead of starting a private one
     #[arg(long)]
     url: Option<String>,
 
-    /// Write down who held what when, for the example `timeline`
+    /// Write a history of who held what when, for the example `timeline`
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
 }
@@ -71,7 +72,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
         .collect();
     anyhow::ensure!(
         !traps.is_empty(),
-        "there is no trap `{name}`; without a name all are listed"
+        "there is no trap `{name}`; run without a name to list them all"
     );
     let redis = Redis::at(options.url.clone())?;
     let recorder = options.history.as_deref().map(Recorder::create);
@@ -81,7 +82,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
     }
     if traps.len() > 1 {
         say(&format!(
-            "\n{} traps: each is real, and each is avoided.",
+            "\n{} traps: each is real, and this crate avoids each.",
             traps.len()
         ))?;
     }

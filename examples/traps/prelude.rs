@@ -1,4 +1,4 @@
-//! What every lesson needs.
+//! The common imports and constants of the lessons.
 
 pub(crate) use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(crate) use crate::{
     trap::Trap,
 };
 
-/// The lock that most lessons are about: the key `lock:trap`.
+/// The lock of most lessons: the key `lock:trap`.
 pub(crate) const NAME: &str = "trap";
 pub(crate) const NO_WAIT: Duration = Duration::ZERO;
 
@@ -29,7 +29,7 @@ pub(crate) const fn secs(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// What an acquire answered, in a word.
+/// The result of an attempt, as a word.
 pub(crate) fn granted<T>(answer: Option<&T>) -> &'static str {
     if answer.is_some() {
         "granted"

@@ -1,4 +1,5 @@
-//! Scripts to the same effect as those of the documents, in wording of our own: a file's name, and its Lua.
+//! Scripts with the same effect as those of the documents, in our own words: a file's name, and its
+//! Lua.
 
 pub(crate) type Lua = (&'static str, &'static str);
 

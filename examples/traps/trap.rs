@@ -1,4 +1,4 @@
-//! What a trap is, and how it is shown: the classic half, then ours.
+//! A trap, and how it is shown: first the original code, then this crate.
 
 use leasehold::redis::{self, Connection};
 
@@ -12,17 +12,17 @@ use crate::shared::{
 pub(crate) type Half = fn(&Redis, &mut Scene) -> anyhow::Result<()>;
 
 pub(crate) struct Trap {
-    /// What to call it on the command line.
+    /// Its name on the command line.
     pub(crate) name: &'static str,
-    /// What goes wrong.
+    /// The failure.
     pub(crate) title: &'static str,
-    /// Whose code does so.
+    /// The book or document that has the code.
     pub(crate) source: &'static str,
-    /// A column for each.
+    /// Each has a column.
     pub(crate) actors: &'static [&'static str],
-    /// The keys that it writes. They are shown, and deleted after each half.
+    /// The keys that it writes. They are printed, and deleted after each half.
     pub(crate) keys: &'static [&'static str],
-    /// As the book or the document does it, by a plain client.
+    /// The original code, with a plain client.
     pub(crate) classic: Half,
     /// With this crate.
     pub(crate) ours: Half,
@@ -37,7 +37,7 @@ impl Trap {
         say(&format!("\n{}: {}", self.name, self.title))?;
         say(&format!("from {}", self.source))?;
         for (half, title) in [
-            (self.classic, "As it is done there"),
+            (self.classic, "Without this crate"),
             (self.ours, "With this crate"),
         ] {
             let scene = Scene::begin(redis, title, self.actors, self.keys)?;
@@ -50,7 +50,7 @@ impl Trap {
         Ok(())
     }
 
-    /// Nothing is deleted that was there before.
+    /// Keys that were there before must not be deleted.
     fn refuse_the_keys_of_others(&self, conn: &mut Connection) -> anyhow::Result<()> {
         for key in self.keys {
             let exists: bool = redis::cmd("EXISTS").arg(key).query(conn)?;

@@ -1,8 +1,8 @@
-//! The market that the lessons trade in: user 17 sells, user 27 buys.
+//! The market in which the lessons trade: user 17 sells, user 27 buys.
 
 use crate::prelude::*;
 
-/// The seller and the buyer's money, and what is for sale at what price.
+/// Writes the users' money, and the items for sale with their prices.
 pub(crate) fn open(conn: &mut Connection, funds: u32, offers: &[(&str, &str)]) -> Result<()> {
     let mut all = redis::pipe();
     all.hset("users:17", "funds", 0).ignore();
@@ -17,7 +17,7 @@ pub(crate) fn open(conn: &mut Connection, funds: u32, offers: &[(&str, &str)]) -
     Ok(())
 }
 
-/// What somebody has.
+/// The user's money.
 pub(crate) fn funds(conn: &mut Connection, user: &str) -> Result<i64> {
     Ok(redis::cmd("HGET").arg(user).arg("funds").query(conn)?)
 }

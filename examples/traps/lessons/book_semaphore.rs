@@ -1,14 +1,14 @@
-//! The book's semaphore by hand: what each function of its section 6.3 sends.
+//! The book's semaphore by hand: the commands of each function in its section 6.3.
 //!
-//! The semaphore is called `api` and has one permit. The times are what a caller's clock shows, in
-//! whatever unit it counts.
+//! The semaphore is named `api` and has one permit. The times are those of a caller's clock, in the
+//! unit that it counts in.
 
 use crate::prelude::*;
 
-/// Who holds since when, whose turn is which, and the last number of a turn.
+/// The holders by time, the holders by number, and the last number.
 pub(crate) const KEYS: &[&str] = &["api", "api:owner", "api:counter"];
 
-/// A program on the book's functions, with its connection.
+/// A program with the book's functions, and its connection.
 pub(crate) struct Caller {
     actor: &'static str,
     /// Its member of the sets.
@@ -17,14 +17,14 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// What stands after a comma in the actor's name tells about it, and is left out of its member.
+    /// The member is the actor's name up to a comma; the rest describes the actor.
     pub(crate) fn new(redis: &Redis, actor: &'static str) -> Result<Self> {
         let name = actor.split(',').next().unwrap_or(actor);
         let conn = redis.client()?;
         Ok(Self { actor, name, conn })
     }
 
-    /// The basic semaphore: it adds itself, and has a permit if nobody is before it by time.
+    /// The basic semaphore: the caller adds itself, and has a permit if it is first by time.
     pub(crate) fn acquire(&mut self, scene: &mut Scene, now: u64, timeout: u64) -> Result<bool> {
         let name = self.name;
         let commands = [
@@ -36,7 +36,7 @@ impl Caller {
         Ok(replies.last().is_some_and(|rank| rank.is_int(0)))
     }
 
-    /// The fair semaphore, as long as nobody comes in between.
+    /// The fair semaphore, if no other caller comes in between.
     pub(crate) fn acquire_fair(
         &mut self,
         scene: &mut Scene,
@@ -59,7 +59,7 @@ impl Caller {
         number.context("INCR answers a number")
     }
 
-    /// The second one: it adds itself, and has a permit if nobody is before it by number.
+    /// The second one: the caller adds itself, and has a permit if it is first by number.
     pub(crate) fn enter(&mut self, scene: &mut Scene, now: u64, number: i64) -> Result<bool> {
         let name = self.name;
         let commands = [
@@ -71,7 +71,7 @@ impl Caller {
         Ok(replies.last().is_some_and(|rank| rank.is_int(0)))
     }
 
-    /// The third one, of who was refused. Also the release of who was not: true if it still had the
+    /// The third one, after a refusal. It is also the release: true if the caller still had the
     /// permit.
     pub(crate) fn leave(&mut self, scene: &mut Scene) -> Result<bool> {
         let name = self.name;
@@ -80,8 +80,8 @@ impl Caller {
         Ok(replies.first().is_some_and(|removed| removed.is_int(1)))
     }
 
-    /// The refresh: a 0 says that the permit is still there, a 1 that it was lost and has to be
-    /// left.
+    /// The refresh: 0 means that the permit is still there, 1 that it was lost and the caller must
+    /// leave.
     pub(crate) fn refresh(&mut self, scene: &mut Scene, now: u64) -> Result<Reply> {
         let name = self.name;
         scene.send(
@@ -92,7 +92,7 @@ impl Caller {
     }
 }
 
-/// Removes all permits that are as old as the timeout of who asks.
+/// Removes all permits that are as old as the caller's timeout.
 fn sweep(now: u64, timeout: u64) -> String {
     format!("ZREMRANGEBYSCORE api -inf {}", now.saturating_sub(timeout))
 }

@@ -1,7 +1,7 @@
-//! The clock is in the caller's hands.
+//! The caller's clock decides.
 //!
-//! The article's cluster edition lets each caller bring the time. Whose clock is four seconds ahead sees every lock as
-//! over.
+//! In the article's cluster edition each caller passes the time. To a caller whose clock is four
+//! seconds ahead, every lock has expired.
 
 use leasehold::recipes::read_write;
 
@@ -9,8 +9,8 @@ use crate::{prelude::*, scripts::ACQUIRE_ONE_HASH};
 
 pub(crate) const TRAP: Trap = Trap {
     name: "callers-clock",
-    title: "whose clock is ahead takes a lock that is not over",
-    source: "the read-write article, cluster edition: the caller brings the time",
+    title: "a caller whose clock is ahead takes a lock that is still held",
+    source: "the read-write article, cluster edition: the caller passes the time",
     actors: &["A", "B"],
     keys: &["lock:trap"],
     classic,
@@ -18,7 +18,7 @@ pub(crate) const TRAP: Trap = Trap {
 };
 
 const NOW: &str = "1795000000000";
-/// What B's clock says at the same moment.
+/// B's clock at the same moment.
 const FOUR_SECONDS_AHEAD: &str = "1795000004000";
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -34,7 +34,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     )?;
     scene.goes_wrong(
         got.is_int(1),
-        "Two write at once: a writer's 3 s are over by B's clock.",
+        "Two writers at once: by B's clock A's 3 s are over.",
     )
 }
 
@@ -47,12 +47,12 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
         let got = read_write::try_acquire_write(&mut conn, NAME, &token, secs(3))?;
         scene.tell(
             writer,
-            &format!("try_acquire_write, 3 s\n{}", granted(got.as_ref())),
+            &format!("try_acquire_write\n(lease 3 s)\n{}", granted(got.as_ref())),
         )?;
         answers.push(got.is_some());
     }
     scene.goes_right(
         answers == [true, false],
-        "There is no time among the arguments: the server's clock decides.",
+        "No caller passes a time: the server's clock decides.",
     )
 }

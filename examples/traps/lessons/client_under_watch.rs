@@ -1,7 +1,7 @@
 //! `redis::Client` under `WATCH`.
 //!
-//! A `Client` can send commands, like a connection, and opens a new connection for each. So the `WATCH` is on one
-//! connection and the `EXEC` on another, and protects nothing.
+//! A `Client` can send commands like a connection, but opens a new connection for each. So `WATCH`
+//! and `EXEC` run on different connections, and `WATCH` protects nothing.
 
 use leasehold::{acquire_lock_with_timeout, commit_while_held, redis::Client};
 
@@ -28,7 +28,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let report = scene.send("B", &mut b, "GET report")?;
     scene.goes_wrong(
         report.is_text("by-A"),
-        "The lock had changed, and the WATCH said nothing.",
+        "The lock had changed, but the WATCH did not notice.",
     )
 }
 
@@ -47,6 +47,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let right = matches!(error, Error::Lost { .. });
     scene.goes_right(
         right,
-        "With a Client in place of the connection it does not compile.",
+        "Passing a Client instead of a connection does not compile.",
     )
 }

@@ -1,8 +1,7 @@
 //! Two transfers wait for each other.
 //!
 //! A moves money from account 1 to account 2, and B from 2 to 1. Each has locked the account that
-//! it takes from, and waits for the other one. Each renews what it has, so that no lease ends and
-//! lets the other one go on.
+//! it takes money from and waits for the other account. Each renews its lock, so no lease ends.
 
 use std::thread::{scope, sleep};
 
@@ -12,8 +11,8 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "deadlock",
-    title: "two who lock two accounts, in two orders, wait for each other",
-    source: "transfers that lock the payer, then the payee, by the book's function, and renew",
+    title: "two transfers lock two accounts in opposite orders, and wait for each other",
+    source: "transfers that lock the payer, then the payee, and renew their locks",
     actors: &["A, from 1 to 2", "B, from 2 to 1"],
     keys: &[ONE, TWO],
     classic,
@@ -22,7 +21,7 @@ pub(crate) const TRAP: Trap = Trap {
 
 const ONE: &str = "lock:account:1";
 const TWO: &str = "lock:account:2";
-/// How long both want to wait, in milliseconds: longer than their leases of 400 ms.
+/// The time limit of both in milliseconds: longer than their leases of 400 ms.
 const PATIENCE: u64 = 600;
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -45,7 +44,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     }
     scene.goes_wrong(
         refused == 3,
-        "Each has what the other one wants, and keeps it: both give up when their time is over.",
+        "Each keeps what the other wants, until both give up.",
     )
 }
 
@@ -66,7 +65,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
         scene.wait_until(300);
         let wait = transfers.iter().all(|transfer| !transfer.is_finished());
         scene.tell(of_a, "all_of([1, 2])\nwaits for 1")?;
-        scene.tell(of_b, "all_of([2, 1])\nwaits for 1, and has nothing")?;
+        scene.tell(of_b, "all_of([2, 1])\nwaits for 1, holds nothing")?;
         let has_one = redis::cmd("EXISTS").arg(TWO).query::<bool>(&mut conn)?;
         single.release()?;
         for transfer in transfers {
@@ -78,7 +77,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.tell(of_b, "granted, and released")?;
     scene.goes_right(
         has_nothing,
-        "Each asks in the order of the keys, so whoever waits has nothing that the other wants.",
+        "Both lock in key order, so the waiting one holds nothing that the other wants.",
     )
 }
 

@@ -1,7 +1,8 @@
-//! `EXPIRE 0` deletes somebody's lock.
+//! `EXPIRE 0` deletes another holder's lock.
 //!
-//! The Java ports count a lease in whole seconds and cut off the rest, so 400 ms become 0. And `EXPIRE key 0` is no error:
-//! it deletes the key. A waiter that wants to give an end to a lock without one deletes it instead.
+//! The Java ports count a lease in whole seconds and cut off the rest, so 400 ms become 0. `EXPIRE
+//! key 0` is no error: it deletes the key. Their waiter gives a lock without an expiry one, and so
+//! deletes it.
 
 use leasehold::acquire_lock_with_timeout;
 
@@ -9,7 +10,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "expire-0",
-    title: "a lease under a second becomes EXPIRE 0, which deletes somebody's lock",
+    title: "a lease under a second becomes EXPIRE 0, which deletes another holder's lock",
     source: "the Jedis article, acquireLockWithTimeout: lockTimeout / 1000",
     actors: &["A", "B"],
     keys: &["lock:trap"],
@@ -25,12 +26,13 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.send("B", &mut b, "SETNX lock:trap B")?;
     scene.send("B", &mut b, "TTL lock:trap")?;
     let seconds = LEASE.as_secs();
+    scene.tell(
+        "B",
+        &format!("no expiry: sets one, 400 ms / 1000 = {seconds} s"),
+    )?;
     scene.send("B", &mut b, &format!("EXPIRE lock:trap {seconds}"))?;
     let left = scene.send("A", &mut a, "EXISTS lock:trap")?;
-    scene.goes_wrong(
-        left.is_int(0),
-        "B gave A's lock an end, at once. A still works.",
-    )
+    scene.goes_wrong(left.is_int(0), "B deleted A's lock while A still works.")
 }
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -40,14 +42,11 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.tell(
         "B",
         &format!(
-            "acquire_lock_with_timeout, 400 ms\n{}",
+            "acquire_lock_with_timeout\n(lease 400 ms)\n{}",
             granted(got.as_ref())
         ),
     )?;
     let left = scene.send("A", &mut a, "EXISTS lock:trap")?;
     let right = got.is_none() && left.is_int(1);
-    scene.goes_right(
-        right,
-        "A lock without an end got one, of 400 ms and not of 0.",
-    )
+    scene.goes_right(right, "A's lock gets an expiry of 400 ms, not of 0.")
 }

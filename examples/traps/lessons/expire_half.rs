@@ -1,7 +1,7 @@
 //! `EXPIRE` fails after `HINCRBY` has counted.
 //!
-//! A script that fails half-way is not rolled back. With half a second as the lease `EXPIRE` is an error, the count before
-//! it stays, and the hash has no end.
+//! A script that fails half-way is not rolled back. `EXPIRE` with half a second is an error, but
+//! the count stays, and the hash never expires.
 
 use leasehold::{Owner, recipes::reentrant};
 
@@ -9,7 +9,7 @@ use crate::{prelude::*, scripts::ENTER};
 
 pub(crate) const TRAP: Trap = Trap {
     name: "expire-half",
-    title: "EXPIRE 0.5 fails after HINCRBY, and the lock never ends",
+    title: "EXPIRE 0.5 fails after HINCRBY, and the lock never expires",
     source: "the notes, the reentrant lock: hincrby, then expire",
     actors: &["A", "B"],
     keys: &["lock:trap"],
@@ -23,10 +23,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let got = scene.eval("B", &mut b, ENTER, &["lock:trap"], &["B", "10"])?;
     let left = scene.send("B", &mut b, "PTTL lock:trap")?;
     let wrong = answer.is_refused() && got.is_int(0) && left.is_int(-1);
-    scene.goes_wrong(
-        wrong,
-        "A was told that it failed; the lock is A's for ever all the same.",
-    )
+    scene.goes_wrong(wrong, "A got an error, but holds the lock forever.")
 }
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -34,12 +31,15 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let owner = Owner::new("A")?;
     let refused = reentrant::try_acquire(&mut a, NAME, &owner, &Token::random(), NO_WAIT);
     let error = refused.err().context("a lease of nothing was granted")?;
-    scene.tell("A", &format!("reentrant::try_acquire, 0 ms\n{error}"))?;
+    scene.tell(
+        "A",
+        &format!("reentrant::try_acquire\n(lease 0 ms)\n{error}"),
+    )?;
     let grant = reentrant::try_acquire(&mut a, NAME, &owner, &Token::random(), millis(500))?;
     scene.tell(
         "A",
         &format!(
-            "reentrant::try_acquire, 500 ms\n{}",
+            "reentrant::try_acquire\n(lease 500 ms)\n{}",
             granted(grant.as_ref())
         ),
     )?;
@@ -47,6 +47,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let right = left.int().is_some_and(|left| left > 0);
     scene.goes_right(
         right,
-        "All is checked before the first write, and half a second is 500 ms.",
+        "The script checks everything before it writes, and half a second is 500 ms.",
     )
 }

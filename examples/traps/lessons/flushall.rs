@@ -1,8 +1,8 @@
-//! `FLUSHALL`, and the fencing tokens begin at 1 again.
+//! After `FLUSHALL` the fencing tokens start at 1 again.
 //!
-//! A fencing token is a number that grows with each acquisition: what is protected refuses a smaller one than it has seen.
-//! Counted by `INCR` it is as mortal as the lock. After a flush, or a restart without persistence, the new holder has a
-//! small number, and the old one the great one.
+//! A fencing token grows with each acquisition, and the protected resource refuses one that is
+//! smaller than one it has seen. A token counted by `INCR` is lost with the lock: after a flush, or
+//! a restart without persistence, the new holder has a small number and the old one a large one.
 
 use leasehold::recipes::mutex::{self, End};
 
@@ -11,14 +11,14 @@ use crate::prelude::*;
 pub(crate) const TRAP: Trap = Trap {
     name: "flushall",
     title: "after FLUSHALL a counted fencing token refuses the new holder, not the old one",
-    source: "fencing by INCR, as many articles have it",
+    source: "articles that count fencing tokens by INCR",
     actors: &["A", "B", "a disk"],
     keys: &["lock:trap", "lock:trap:fence"],
     classic,
     ours,
 };
 
-/// Something outside Redis that refuses a number which is smaller than one that it has seen.
+/// A resource outside Redis that refuses a smaller number than it has seen.
 #[derive(Default)]
 struct Disk(u64);
 
@@ -27,10 +27,7 @@ impl Disk {
         let accepts = number >= self.0;
         self.0 = self.0.max(number);
         let answer = if accepts { "accepted" } else { "refused" };
-        scene.tell(
-            "a disk",
-            &format!("a write of {who} with {number}: {answer}"),
-        )?;
+        scene.tell("a disk", &format!("{who} writes with {number}: {answer}"))?;
         Ok(accepts)
     }
 }
@@ -79,11 +76,11 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let right = answers == [true, true, false];
     scene.goes_right(
         right,
-        "The number is the server's clock in microseconds, or one more: it grows all the same.",
+        "The number comes from the server's clock, so it grows even after the loss.",
     )
 }
 
-/// On a server that is not ours alone, only what is ours.
+/// On a server that has other keys, deletes only those of this trap.
 fn lose_everything(redis: &Redis, scene: &mut Scene, conn: &mut Connection) -> Result<()> {
     let command = if redis.is_private() {
         "FLUSHALL"

@@ -1,7 +1,7 @@
-//! A free permit is refused for the sake of somebody who is dead and never had one.
+//! A free permit is refused because of a caller that crashed and never had one.
 //!
-//! Who asks enters first and looks afterwards. Who is refused has to leave again; if it dies before
-//! that, it stands in the way.
+//! A caller enters first and checks afterwards. A refused caller must remove itself; if it crashes
+//! before that, its entry blocks the permit.
 
 use leasehold::{acquire_fair_semaphore, release_fair_semaphore};
 
@@ -10,8 +10,8 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "ghost",
-    title: "who was refused and died keeps a permit that it never had",
-    source: "the book, 6.3.2: who is refused removes itself, in a third transaction",
+    title: "a caller that was refused and crashed blocks a permit it never had",
+    source: "the book, 6.3.2: a refused caller removes itself in a third transaction",
     actors: &["A", "B", "C"],
     keys: KEYS,
     classic,
@@ -33,7 +33,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     c.leave(scene)?;
     scene.goes_wrong(
         first && !second && !third,
-        "Nobody holds the permit, and C is refused: B stands there for its 10 s.",
+        "The permit is free, but C is refused: B's entry stays for 10 s.",
     )
 }
 
@@ -63,6 +63,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     )?;
     scene.goes_right(
         second.is_none() && third.is_some(),
-        "The script looks before it writes: who is refused leaves nothing behind.",
+        "The script checks before it writes: a refused caller leaves nothing behind.",
     )
 }

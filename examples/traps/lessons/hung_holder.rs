@@ -1,7 +1,7 @@
 //! A timer renews the lock of a holder that hangs.
 //!
-//! Renewal keeps a lock for as long as its holder lives, and a thread that renews lives on while the work is stuck in a
-//! dead loop. So the lock that was to end by itself never does.
+//! The renewing thread lives on while the work is stuck in an endless loop, so the lease never
+//! ends.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -14,7 +14,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "hung-holder",
-    title: "a timer renews the lock of a holder that hangs, for ever",
+    title: "a timer renews the lock of a hung holder forever",
     source: "the notes, automatic renewal by a timer",
     actors: &["A", "B"],
     keys: &["lock:trap"],
@@ -45,7 +45,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     })?;
     scene.goes_wrong(
         got.is_nil(),
-        "Two leases later the lock is still A's, who does nothing.",
+        "Two leases later A still has the lock, and does nothing.",
     )
 }
 
@@ -56,15 +56,12 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.knows(hung.token(), "A");
     scene.tell(
         "A",
-        "Lock::acquire, lease 300 ms, max_hold 600 ms\nhangs, and is renewed",
+        "Lock::acquire\n(lease 300 ms, max_hold 600 ms)\nhangs; the lease is renewed",
     )?;
     let next = locks.lock(NAME).acquire(secs(5))?;
     scene.knows(next.token(), "B");
     scene.tell("B", "Lock::acquire\ngranted")?;
     let told = hung.check().is_err();
     next.release()?;
-    scene.goes_right(
-        told,
-        "No hold is longer than max_hold, however long it hangs, and A is told.",
-    )
+    scene.goes_right(told, "No hold lasts longer than max_hold, and A is told.")
 }

@@ -1,6 +1,6 @@
-//! `KEEPTTL` keeps the end that a free key has not.
+//! `KEEPTTL` keeps the expiry, which a free key does not have.
 //!
-//! With `NX` there is nothing to keep, so the lock never ends. `SET` says OK.
+//! With `NX` there is nothing to keep, so the lock never expires. `SET` answers OK.
 
 use leasehold::recipes::mutex::{self, End};
 
@@ -8,7 +8,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "keepttl",
-    title: "NX KEEPTTL makes a lock that never ends",
+    title: "NX KEEPTTL makes a lock that never expires",
     source: "the notes, the options of SET: KEEPTTL",
     actors: &["A", "B"],
     keys: &["lock:trap"],
@@ -23,7 +23,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let left = scene.send("B", &mut b, "PTTL lock:trap")?;
     scene.goes_wrong(
         left.is_int(-1),
-        "There was no end to keep: B waits for ever.",
+        "There was no expiry to keep: B waits forever.",
     )
 }
 
@@ -34,12 +34,12 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let grant = mutex::try_acquire(&mut a, NAME, &token, End::After(secs(10)))?;
     scene.tell(
         "A",
-        &format!("mutex::try_acquire, 10 s\n{}", granted(grant.as_ref())),
+        &format!(
+            "mutex::try_acquire\n(lease 10 s)\n{}",
+            granted(grant.as_ref())
+        ),
     )?;
     let left = scene.send("B", &mut b, "PTTL lock:trap")?;
     let ends = left.int().is_some_and(|left| left > 0);
-    scene.goes_right(
-        ends,
-        "A mutex cannot be asked for without its end: it is an argument.",
-    )
+    scene.goes_right(ends, "The end of the lease is a required argument.")
 }

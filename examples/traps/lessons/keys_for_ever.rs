@@ -1,7 +1,7 @@
-//! No key of the book's semaphore ends.
+//! No key of the book's semaphore expires.
 //!
-//! A holder that crashes is swept by the next one who asks. If nobody asks any more, the keys stay:
-//! three for each name that was ever used, such as one per customer.
+//! The next caller removes the entry of a holder that crashed. If no caller follows, the keys stay:
+//! three for every name ever used, such as one per customer.
 
 use leasehold::acquire_fair_semaphore;
 
@@ -10,8 +10,8 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "keys-for-ever",
-    title: "a semaphore that nobody uses any more leaves three keys",
-    source: "the book, 6.3: no command sets an end",
+    title: "an unused semaphore leaves three keys forever",
+    source: "the book, 6.3: no command sets an expiry",
     actors: &["A", "operator"],
     keys: KEYS,
     classic,
@@ -21,7 +21,7 @@ pub(crate) const TRAP: Trap = Trap {
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut a = Caller::new(redis, "A")?;
     a.acquire_fair(scene, 1_000, 10)?;
-    scene.tell("A", "crashes, and nobody comes after it")?;
+    scene.tell("A", "crashes; no other caller follows")?;
     let mut conn = redis.client()?;
     let mut without_end = 0;
     for key in KEYS {
@@ -30,7 +30,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     }
     scene.goes_wrong(
         without_end == 3,
-        "No key has an end: each name that was ever used has three of them.",
+        "No key expires: every name ever used leaves three keys.",
     )
 }
 
@@ -38,7 +38,10 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut conn = redis.client()?;
     let token = acquire_fair_semaphore(&mut conn, "api", 1, secs(10))?;
     scene.knows(&token.context("the permit is free")?, "A");
-    scene.tell("A", "acquire_fair_semaphore, 10 s\ngranted\ncrashes")?;
+    scene.tell(
+        "A",
+        "acquire_fair_semaphore\n(timeout 10 s)\ngranted\ncrashes",
+    )?;
     let mut ends = Vec::new();
     for key in KEYS {
         ends.extend(
@@ -51,6 +54,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let right = matches!(ends.as_slice(), [api, owner, -2] if in_a_day(api) && in_a_day(owner));
     scene.goes_right(
         right,
-        "The sets end a day after the last use, and a counter is not needed.",
+        "The sets expire a day after their last use, and no counter is needed.",
     )
 }

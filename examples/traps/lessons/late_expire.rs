@@ -1,7 +1,7 @@
-//! The lock changes hands between the look and the `EXPIRE`.
+//! The lock changes hands between the check and the `EXPIRE`.
 //!
-//! A waiter sees a lock without an end (`TTL`) and gives it one (`EXPIRE`). Those are two commands: in between the lock
-//! may have been released and taken by somebody else, whose lease is cut.
+//! A waiter sees a lock without an expiry (`TTL`) and gives it one (`EXPIRE`). Between these two
+//! commands the lock may be released and taken by another holder, whose lease is then cut short.
 
 use leasehold::{acquire_lock_with_timeout, release_lock};
 
@@ -9,7 +9,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "late-expire",
-    title: "between TTL and EXPIRE the lock changes hands, and the next lease is cut",
+    title: "the lock changes hands between TTL and EXPIRE, which cuts the next lease short",
     source: "the book, 6.2.5, and the Jedis article: ttl, then expire",
     actors: &["A", "B", "C"],
     keys: &["lock:trap"],
@@ -28,7 +28,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let is_cut = left.int().is_some_and(|left| left <= 1_000);
     scene.goes_wrong(
         is_cut,
-        "C asked for a minute, and B's EXPIRE has cut it to a second.",
+        "C asked for a minute, but B's EXPIRE cut it to a second.",
     )
 }
 
@@ -39,12 +39,12 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let third = acquire_lock_with_timeout(&mut conn, NAME, NO_WAIT, secs(60))?;
     let third = third.context("the lock is free")?;
     scene.knows(&third, "C");
-    scene.tell("C", "acquire_lock_with_timeout, 60 s\ngranted")?;
+    scene.tell("C", "acquire_lock_with_timeout\n(lease 60 s)\ngranted")?;
     let got = acquire_lock_with_timeout(&mut conn, NAME, NO_WAIT, secs(1))?;
     scene.tell(
         "B",
         &format!(
-            "acquire_lock_with_timeout, 1 s: one script looks and gives the end\n{}",
+            "acquire_lock_with_timeout\n(lease 1 s; one script checks the lock and its expiry)\n{}",
             granted(got.as_ref())
         ),
     )?;
@@ -53,6 +53,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let stands = left.int().is_some_and(|left| left > 50_000);
     scene.goes_right(
         stands,
-        "One script looks at the lock and sets the end: C keeps its minute.",
+        "One script checks the lock and sets the expiry: C keeps its minute.",
     )
 }

@@ -1,7 +1,7 @@
-//! A waiter that sleeps for a second misses the lock, and its own deadline.
+//! A waiter that sleeps for a second misses the release, and its own deadline.
 //!
-//! The Jedis article sleeps a whole second between two attempts. A lock that is free in between is not noticed, and the
-//! wait ends up to a second after the time that the caller gave.
+//! The Jedis article sleeps for a whole second between two attempts. It does not notice a lock that
+//! becomes free meanwhile, and waits up to a second longer than the caller allowed.
 
 use std::{thread::sleep, time::Instant};
 
@@ -11,7 +11,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "late-waiter",
-    title: "a waiter sleeps past the moment the lock is free, and past its deadline",
+    title: "a waiter sleeps past the release, and past its own deadline",
     source: "the Jedis article: TimeUnit.SECONDS.sleep(1)",
     actors: &["A", "B"],
     keys: &["lock:trap"],
@@ -19,7 +19,7 @@ pub(crate) const TRAP: Trap = Trap {
     ours,
 };
 
-/// How long B wants to wait.
+/// B's time limit.
 const PATIENCE: Duration = millis(700);
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -35,7 +35,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let wrong = !got && began.elapsed() > PATIENCE;
     scene.goes_wrong(
         wrong,
-        "The lock was free for 300 ms of B's wait, and B asked again only after 1000 ms.",
+        "The lock was free for 300 ms of B's wait, but B slept for 1000 ms.",
     )
 }
 
@@ -47,12 +47,12 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.tell(
         "B",
         &format!(
-            "acquire_lock_with_timeout, 700 ms\n{}",
+            "acquire_lock_with_timeout\n(wait 700 ms)\n{}",
             granted(got.as_ref())
         ),
     )?;
     scene.goes_right(
         got.is_some(),
-        "It looks again after 1 to 10 ms, and no sleep passes the deadline.",
+        "It tries again after 1 to 10 ms, and never sleeps past the deadline.",
     )
 }

@@ -1,8 +1,8 @@
-//! A semaphore behind a lock that has no end.
+//! A semaphore behind a lock that never expires.
 //!
-//! To keep others from coming in between, the book puts the fair semaphore under its first lock,
-//! which has no end, and waits ten milliseconds for it. Who dies inside keeps everybody out; and
-//! who comes while others are inside is answered as if no permit were free.
+//! To serialise its callers, the book takes its first lock around the fair semaphore; that lock
+//! never expires, and the book waits 10 ms for it. A caller that crashes while holding it blocks
+//! all others. And a caller that cannot get it is answered as if no permit were free.
 
 use std::thread::sleep;
 
@@ -12,7 +12,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "lock-inside",
-    title: "who dies while it asks for a permit keeps all permits for ever",
+    title: "a caller that crashes while it asks blocks all permits forever",
     source: "the book, 6.3.4: acquire_lock for 10 ms around the fair semaphore",
     actors: &["A", "B"],
     keys: &["lock:api", "api", "api:owner", "api:counter"],
@@ -27,12 +27,12 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let begins = scene.send("B", &mut b, "SETNX lock:api B")?;
     sleep(millis(10));
     let ends = scene.send("B", &mut b, "SETNX lock:api B")?;
-    scene.tell("B", "10 ms are over: None, as if no permit were free")?;
+    scene.tell("B", "after 10 ms: None, as if no permit were free")?;
     let end = scene.send("B", &mut b, "TTL lock:api")?;
     let held = scene.send("B", &mut b, "ZCARD api")?;
     scene.goes_wrong(
         [begins, ends, held].iter().all(|reply| reply.is_int(0)) && end.is_int(-1),
-        "Nobody holds a permit, and nobody will ever be given one.",
+        "No permit is held, but no caller will ever get one.",
     )
 }
 
@@ -48,13 +48,13 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     release_fair_semaphore(&mut conn, "api", &first)?;
     scene.tell("B", "release_fair_semaphore\ntrue")?;
     scene.send("A", &mut conn, "SETNX lock:api A")?;
-    scene.tell("A", "a program of the book, which crashes")?;
+    scene.tell("A", "runs the book's code, and crashes")?;
     let error = ask(&mut conn).err().context("the lock is A's")?;
     scene.tell("B", &format!("acquire_semaphore_with_lock\n{error}"))?;
     let left = scene.send("B", &mut conn, "PTTL lock:api")?;
     let ends = left.int().is_some_and(|left| (1..=10_000).contains(&left));
     scene.goes_right(
         error.is_contended() && ends,
-        "No lock of ours can be left behind; one of the book's gets an end.",
+        "This crate leaves no lock behind, and gives the book's lock an expiry.",
     )
 }

@@ -1,7 +1,7 @@
-//! A lock keeps out those who ask for it, and nobody else.
+//! A lock excludes only those who ask for it.
 //!
-//! One program trades under the market's lock, another by `WATCH`, as before. The first does not notice the second: the
-//! item is sold twice.
+//! One program trades under the market's lock, another still by `WATCH`. The first does not notice
+//! the second, and the item is sold twice.
 
 use std::thread::scope;
 
@@ -12,8 +12,8 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "mixed-ways",
-    title: "a buyer under a lock does not see one who trades by WATCH",
-    source: "the book, 6.2.3 beside 4.4.3",
+    title: "a buyer under a lock does not notice one that uses WATCH",
+    source: "the book, 6.2.3 together with 4.4.3",
     actors: &["A, by lock", "B, by WATCH"],
     keys: &[
         "market:",
@@ -58,7 +58,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let wrong = bazaar::funds(&mut a, "users:17")? == 120;
     scene.goes_wrong(
         wrong,
-        "ItemA was sold twice: A looked at the price before B bought.",
+        "ItemA was sold twice: A read the price before B bought it.",
     )
 }
 
@@ -96,6 +96,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     )?;
     scene.goes_right(
         (bought, gone) == (1, 1) && bazaar::funds(&mut a, "users:17")? == 60,
-        "The lock's way watches the market as well, so a sale by WATCH is noticed.",
+        "The purchase under the lock also watches the market, so it notices the other sale.",
     )
 }

@@ -1,7 +1,7 @@
-//! "Not yours" is taken for "still yours".
+//! "Not yours" is read as "still yours".
 //!
-//! The notes' release answers nil to whom the lock does not belong, and 0 to whom it still belongs. Many clients turn nil
-//! into 0.
+//! The notes' release answers nil if the caller does not hold the lock, and 0 if it still does.
+//! Many clients turn nil into 0.
 
 use leasehold::{
     Owner,
@@ -15,7 +15,7 @@ use crate::{
 
 pub(crate) const TRAP: Trap = Trap {
     name: "nil-is-zero",
-    title: "a release that answers nil, 0 or 1 is misread",
+    title: "a client misreads a release that answers nil, 0 or 1",
     source: "the notes, releasing the reentrant lock",
     actors: &["A", "B"],
     keys: &["lock:trap"],
@@ -34,7 +34,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let wrong = not.is_nil() && still.is_int(as_number);
     scene.goes_wrong(
         wrong,
-        "B never had the lock, and reads what A reads: one level less, still held.",
+        "B never held the lock, but reads the same as A: one level less, still held.",
     )
 }
 

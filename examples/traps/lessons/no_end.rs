@@ -1,7 +1,8 @@
-//! A lock without an end outlives its holder.
+//! A lock that never expires outlives its holder.
 //!
-//! The book's first lock is `SETNX` alone, its second sets the end by a second command. Whoever dies before that leaves a
-//! key that nobody will delete, and nobody can see from the key whether its holder is slow or dead.
+//! The book's first lock is `SETNX` alone; its second sets the expiry by a second command. A holder
+//! that crashes before that leaves a key that is never deleted. The key does not show whether its
+//! holder is slow or dead.
 
 use leasehold::acquire_lock_with_timeout;
 
@@ -9,7 +10,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "no-end",
-    title: "the holder dies before it sets an end, and the lock stays for ever",
+    title: "the holder crashes before it sets the expiry, and the lock stays forever",
     source: "the book, 6.2.3 and 6.2.5: SETNX, then EXPIRE",
     actors: &["A", "B"],
     keys: &["lock:trap"],
@@ -28,7 +29,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let wrong = got.is_int(0) && left.is_int(-1);
     scene.goes_wrong(
         wrong,
-        "A is dead and its lock has no end: B waits for ever.",
+        "A is dead, and its lock never expires: B waits forever.",
     )
 }
 
@@ -38,7 +39,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.knows(&first.context("the lock is free")?, "A");
     scene.tell(
         "A",
-        "acquire_lock_with_timeout, 300 ms\ngranted: lock and end in one command",
+        "acquire_lock_with_timeout\n(lease 300 ms)\ngranted: one command sets the key and its expiry",
     )?;
     drop(a);
     scene.tell("A", "crashes")?;
@@ -50,6 +51,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     )?;
     scene.goes_right(
         second.is_some(),
-        "The server ended A's lock; B did not have to find out that A is dead.",
+        "A's lock expired on the server: B did not have to know that A is dead.",
     )
 }

@@ -1,7 +1,7 @@
 //! A pipeline without `MULTI` is not a transaction.
 //!
-//! It looks like one: four commands, sent together. But the program may die when the server has two of them, and then half
-//! a purchase stands.
+//! It looks like one: four commands, sent together. But if the program crashes when the server has
+//! two of them, half a purchase remains.
 
 use std::thread::sleep;
 
@@ -35,7 +35,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut half = redis::pipe();
     half.hincr("users:17", "funds", 60)
         .hincr("users:27", "funds", -60);
-    // SADD inventory:27 ItemA and ZREM market: ItemA.17 were to follow.
+    // SADD inventory:27 ItemA and ZREM market: ItemA.17 would follow.
     dying.send_packed_command(&half.get_packed_pipeline())?;
     drop(dying);
     while bazaar::funds(&mut conn, "users:27")? == 100 {
@@ -52,7 +52,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut conn = redis.client()?;
     bazaar::open(&mut conn, 100, &OFFERS)?;
-    scene.tell("buyer", "comes with 100")?;
+    scene.tell("buyer", "has 100")?;
     let purchase = purchase_item_with_market_lock(
         &mut conn,
         MarketLock::Article,

@@ -1,6 +1,6 @@
 //! `SET` without `NX` takes the lock from its holder.
 //!
-//! One word is missing, every test with a single process passes, and the lock keeps nobody out.
+//! Every test with a single process passes, but the lock excludes no other holder.
 
 use leasehold::recipes::mutex::{self, End};
 
@@ -20,7 +20,10 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b) = (redis.client()?, redis.client()?);
     let first = scene.send("A", &mut a, "SET lock:trap A PX 10000")?;
     let second = scene.send("B", &mut b, "SET lock:trap B PX 10000")?;
-    scene.goes_wrong(first.is_ok() && second.is_ok(), "Both were answered OK.")
+    scene.goes_wrong(
+        first.is_ok() && second.is_ok(),
+        "Both commands answered OK.",
+    )
 }
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -36,5 +39,5 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
         )?;
         answers.push(grant.is_some());
     }
-    scene.goes_right(answers == [true, false], "Only one of them.")
+    scene.goes_right(answers == [true, false], "Only A has the lock.")
 }

@@ -1,7 +1,7 @@
 //! `EXEC` does not roll back.
 //!
-//! A command inside a transaction fails because a key is of another type. The others are executed all the same: the money
-//! is gone, the item is nowhere.
+//! A command in a transaction fails because a key has another type. The others still run: the money
+//! and the item are gone.
 
 use leasehold::{Error, purchase_item};
 
@@ -10,7 +10,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "no-rollback",
-    title: "a command inside EXEC fails, the others are executed",
+    title: "one command in EXEC fails, and the others still run",
     source: "the book, 4.4.3: MULTI … EXEC",
     actors: &["buyer"],
     keys: &["market:", "users:17", "users:27", "inventory:27"],
@@ -47,7 +47,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let offered = scene.send("buyer", &mut conn, "ZSCORE market: ItemA.17")?;
     scene.goes_wrong(
         paid && offered.is_nil(),
-        "The buyer has paid, and nobody has the item.",
+        "The buyer has paid, and the item is gone.",
     )
 }
 
@@ -63,6 +63,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let nothing = bazaar::funds(&mut conn, "users:27")? == 100;
     scene.goes_right(
         is_typed && nothing,
-        "Every key is read, and so its type seen, before anything is written.",
+        "The type of every key is checked before anything is written.",
     )
 }

@@ -1,7 +1,7 @@
-//! A wait of nothing does not try at all.
+//! A wait of zero makes no attempt.
 //!
-//! The classic loop looks at the clock before its first attempt. Whoever does not want to wait never gets a lock, be it
-//! free.
+//! The usual loop looks at the clock before its first attempt. A caller that does not want to wait
+//! never gets a lock, even a free one.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "no-try",
-    title: "a wait of 0 makes no attempt, so a free lock is not got",
+    title: "a wait of 0 makes no attempt, so even a free lock is not acquired",
     source: "the book, 6.2.3: while time.time() < end",
     actors: &["A"],
     keys: &["lock:trap"],
@@ -29,10 +29,13 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     }
     scene.tell(
         "A",
-        &format!("acquire_lock, 0 ms\nFalse, after {attempts} attempts"),
+        &format!("acquire_lock\n(wait 0 ms)\nFalse, after {attempts} attempts"),
     )?;
     let exists = scene.send("A", &mut a, "EXISTS lock:trap")?;
-    scene.goes_wrong(!got && exists.is_int(0), "The lock was free all the time.")
+    scene.goes_wrong(
+        !got && exists.is_int(0),
+        "The lock was free the whole time.",
+    )
 }
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -40,8 +43,8 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let token = acquire_lock_with_timeout(&mut a, NAME, NO_WAIT, secs(10))?;
     let token = token.context("the lock is free")?;
     scene.knows(&token, "A");
-    scene.tell("A", "acquire_lock_with_timeout, 0 ms\ngranted")?;
+    scene.tell("A", "acquire_lock_with_timeout\n(wait 0 ms)\ngranted")?;
     let released = release_lock(&mut a, NAME, &token)?;
     scene.tell("A", &format!("release_lock\n{released}"))?;
-    scene.goes_right(released, "There is always one attempt.")
+    scene.goes_right(released, "It always tries at least once.")
 }

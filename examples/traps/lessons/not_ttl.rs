@@ -1,7 +1,7 @@
-//! `not conn.ttl()` renews a dying lock for ever.
+//! `not conn.ttl()` renews a dead holder's lock forever.
 //!
-//! `TTL` rounds to whole seconds: with less than half a second left it answers 0. The printed book takes 0 for "no end"
-//! and sets one, again and again, as long as anybody waits.
+//! `TTL` rounds to whole seconds: with less than half a second left it answers 0. The printed book
+//! reads 0 as "no expiry" and sets one, again and again, as long as a waiter asks.
 
 use leasehold::acquire_lock_with_timeout;
 
@@ -9,7 +9,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "not-ttl",
-    title: "TTL rounds to 0, so those who wait renew a dead lock for ever",
+    title: "TTL rounds to 0, so waiters renew a dead holder's lock forever",
     source: "the book, 6.2.5 as printed: if not conn.ttl(…): conn.expire(…)",
     actors: &["A", "B"],
     keys: &["lock:trap"],
@@ -20,7 +20,7 @@ pub(crate) const TRAP: Trap = Trap {
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b) = (redis.client()?, redis.client()?);
     scene.send("A", &mut a, "SET lock:trap A NX PX 450")?;
-    scene.tell("A", "crashes; its lock has half a second")?;
+    scene.tell("A", "crashes; its lock has half a second left")?;
     for _ in 0..3 {
         scene.wait_for_the_end("lock:trap", 450)?;
         let left = scene.send("B", &mut b, "TTL lock:trap")?;
@@ -31,14 +31,14 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let got = scene.send("B", &mut b, "SETNX lock:trap B")?;
     scene.goes_wrong(
         got.is_int(0),
-        "A's half second is over, and B itself keeps A's lock alive.",
+        "A's half second is over, but B itself keeps A's lock alive.",
     )
 }
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b) = (redis.client()?, redis.client()?);
     scene.send("A", &mut a, "SET lock:trap A NX PX 450")?;
-    scene.tell("A", "crashes; its lock has half a second")?;
+    scene.tell("A", "crashes; its lock has half a second left")?;
     let got = acquire_lock_with_timeout(&mut b, NAME, secs(5), secs(1))?;
     scene.knows(got.as_ref().context("A's lease ends")?, "B");
     scene.tell(
@@ -47,6 +47,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     )?;
     scene.goes_right(
         got.is_some(),
-        "An end that a lock has is never touched by those who wait.",
+        "A waiter never changes the expiry of a lock that has one.",
     )
 }

@@ -1,8 +1,8 @@
-//! Two hold the one permit of a fair semaphore, and neither is told.
+//! Two callers hold the one permit of a fair semaphore, and neither learns of it.
 //!
-//! The book takes a number in one transaction and enters in the next. Who has the smaller number
-//! and enters later stands before the one who is in already. The book says that the other one
-//! learns of it when it refreshes or releases; it does not.
+//! The book takes a number in one transaction and enters in the next. A caller with a smaller
+//! number that enters later ranks before one that has already entered. The book says that the other
+//! one learns of it when it refreshes or releases; it does not.
 
 use std::thread::scope;
 
@@ -13,7 +13,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "over-limit",
-    title: "two hold one permit, and neither is told",
+    title: "two callers hold one permit, and neither learns of it",
     source: "the book, 6.3.2: a number in one transaction, the rank in the next",
     actors: &["A", "B"],
     keys: KEYS,
@@ -31,7 +31,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let released = b.leave(scene)?;
     scene.goes_wrong(
         first && second && refreshed && released,
-        "Both have rank 0 of one permit; B's refresh and its release say that all is well.",
+        "Both got rank 0 for one permit; B's refresh and release report no problem.",
     )
 }
 
@@ -50,7 +50,10 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     for token in &tokens {
         scene.knows(token, "A or B");
     }
-    scene.tell("A", "acquire_fair_semaphore, 1 permit, while B asks too")?;
+    scene.tell(
+        "A",
+        "acquire_fair_semaphore, 1 permit, at the same time as B",
+    )?;
     let count = tokens.len();
     scene.tell(
         "B",
@@ -60,10 +63,10 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let stands = refresh_fair_semaphore(&mut a, "api", holder)?;
     scene.tell(
         "A",
-        &format!("refresh_fair_semaphore, who has it\n{stands}"),
+        &format!("refresh_fair_semaphore, by the holder\n{stands}"),
     )?;
     scene.goes_right(
         count == 1 && stands,
-        "One script takes the number, counts and enters: nobody comes in between.",
+        "One script takes the number, counts and enters: no other caller comes in between.",
     )
 }

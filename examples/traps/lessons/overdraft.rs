@@ -1,7 +1,7 @@
 //! One buyer, two items, two locks: the money is spent twice.
 //!
-//! A lock for each item keeps two buyers of one item apart. It does not keep apart two purchases of one buyer, and both
-//! look at the same purse.
+//! A lock for each item keeps apart two buyers of one item, but not two purchases by one buyer:
+//! both read the same funds.
 
 use std::thread::scope;
 
@@ -12,7 +12,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "overdraft",
-    title: "one buyer overdraws the account under two item locks",
+    title: "one buyer overdraws an account under two item locks",
     source: "the book, 6.2.4: a lock for each item",
     actors: &["A buys ItemA", "B buys ItemB"],
     keys: &[
@@ -48,7 +48,10 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
         scene.send(second, &mut conn, "HINCRBY users:27 funds -60")?;
     }
     let wrong = bazaar::funds(&mut conn, "users:27")? < 0;
-    scene.goes_wrong(wrong, "Both held their lock, both found 100 and paid 60.")
+    scene.goes_wrong(
+        wrong,
+        "Both held their own lock, both read 100 and both paid 60.",
+    )
 }
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -71,15 +74,17 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let refused = purchases.iter().filter(poor).count();
     scene.tell(
         "A buys ItemA",
-        "purchase_item_with_lock, at the same time as B:",
+        "purchase_item_with_lock, at the same time as B",
     )?;
     scene.tell(
         "B buys ItemB",
-        &format!("{bought} of the two is Bought, {refused} is NotEnoughMoney"),
+        &format!(
+            "purchase_item_with_lock\n{bought} of the two is Bought, {refused} is NotEnoughMoney"
+        ),
     )?;
     let right = (bought, refused) == (1, 1) && bazaar::funds(&mut one, "users:27")? == 40;
     scene.goes_right(
         right,
-        "The purse is watched as well, and the second one starts again.",
+        "The buyer's funds are watched too, so the second purchase starts again.",
     )
 }

@@ -1,7 +1,7 @@
-//! A holder works longer than its lease, and deletes the lock of the next one.
+//! A holder works longer than its lease, and deletes the next holder's lock.
 //!
-//! The first of the book's three problems. `DEL` does not ask whose lock it is: so the value of the key has to say it,
-//! and the release has to look.
+//! The first of the book's three problems. `DEL` does not check who holds the lock. So the key's
+//! value must name the holder, and the release must compare it.
 
 use leasehold::{acquire_lock_with_timeout, release_lock};
 
@@ -9,7 +9,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "overrun",
-    title: "a holder that is late deletes the lock of the next one",
+    title: "a late holder deletes the next holder's lock",
     source: "the book, 6.2.2; the article's first problem",
     actors: &["A", "B", "C"],
     keys: &["lock:trap"],
@@ -36,7 +36,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.record("C", Happened::Released)?;
     scene.goes_wrong(
         third.is_ok(),
-        "C came in while B works: A has deleted B's lock.",
+        "A deleted B's lock, and C came in while B works.",
     )
 }
 
@@ -45,7 +45,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let first = acquire_lock_with_timeout(&mut conn, NAME, NO_WAIT, millis(300))?;
     let first = first.context("the lock is free")?;
     scene.knows(&first, "A");
-    scene.tell("A", "acquire_lock_with_timeout, 300 ms\ngranted")?;
+    scene.tell("A", "acquire_lock_with_timeout\n(lease 300 ms)\ngranted")?;
     scene.record("A", acquired(300))?;
     scene.record("B", Happened::Waits)?;
     let second = acquire_lock_with_timeout(&mut conn, NAME, secs(5), secs(10))?;
@@ -55,7 +55,10 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.record("B", acquired(10_000))?;
     scene.wait_until(500);
     let was_ours = release_lock(&mut conn, NAME, &first)?;
-    scene.tell("A", &format!("release_lock\n{was_ours}: late, and told so"))?;
+    scene.tell(
+        "A",
+        &format!("release_lock\n{was_ours}: A no longer held it"),
+    )?;
     scene.record("A", Happened::Released)?;
     let third = acquire_lock_with_timeout(&mut conn, NAME, NO_WAIT, secs(10))?;
     scene.tell(
@@ -66,7 +69,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.record("B", Happened::Released)?;
     scene.goes_right(
         !was_ours && third.is_none() && stands,
-        "A's token frees nobody else's lock. That A worked too long remains: see sigstop.",
+        "A's token cannot release B's lock. But A worked too long: see sigstop.",
     )
 }
 

@@ -1,7 +1,8 @@
-//! Those who wait ask the server all the time.
+//! Waiters ask the server all the time.
 //!
-//! The book looks again every millisecond: one waiter is a thousand commands a second, and a hundred waiters are all that
-//! a server can do. And whoever happens to ask first after a release gets the lock, not whoever has waited longest.
+//! The book tries again every millisecond: one waiter sends a thousand commands a second, and a
+//! hundred waiters saturate a server. And the first to ask after a release gets the lock, not the
+//! one that has waited longest.
 
 use std::{
     sync::{
@@ -18,7 +19,7 @@ use crate::{prelude::*, shared::history::Recorder};
 
 pub(crate) const TRAP: Trap = Trap {
     name: "polling",
-    title: "those who wait ask the server a thousand times a second",
+    title: "a waiter asks the server up to a thousand times a second",
     source: "the book, 6.2.3: time.sleep(.001)",
     actors: &["A", "B"],
     keys: &["lock:trap"],
@@ -49,11 +50,11 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     )?;
     scene.goes_wrong(
         attempts > 5,
-        "One waiter sends one command after another, and all but the last are refused.",
+        "B sends command after command, and all but the last are refused.",
     )
 }
 
-/// How often the server was asked before each lock was granted.
+/// The attempts that all acquisitions needed.
 #[derive(Default)]
 struct Attempts(AtomicU32);
 
@@ -79,7 +80,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
                 sleep(millis(100));
                 give_back(held, name, recorder)
             });
-            // So that they come one after the other.
+            // The waiters must arrive in this order.
             while lock.inspect().is_ok_and(|found| found.waiting_here() == 0)
                 && !waiter.is_finished()
             {}
@@ -97,13 +98,11 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let asked = attempts.0.load(Ordering::Relaxed);
     scene.tell(
         "B",
-        &format!(
-            "three threads had it, one after the other, after {asked} attempts of all together"
-        ),
+        &format!("three threads held it in turn; {asked} attempts, A's included"),
     )?;
     scene.goes_right(
         asked <= 16,
-        "A waiter asks once, and the server tells it when to ask again.",
+        "A waiter asks once; the server tells it when to ask again.",
     )
 }
 

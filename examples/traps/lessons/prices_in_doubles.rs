@@ -1,7 +1,7 @@
 //! Prices are doubles, money is whole.
 //!
-//! The score of a sorted set is a double, `HINCRBY` takes a whole number. The ports cut the price to fit: 9.99 sells for 9,
-//! 0.5 for nothing, and −5 pays the buyer.
+//! The score of a sorted set is a double, but `HINCRBY` takes a whole number. The ports cut the
+//! price: 9.99 sells for 9, 0.5 for nothing, and −5 pays the buyer.
 
 use leasehold::{Error, purchase_item};
 
@@ -10,7 +10,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "prices-in-doubles",
-    title: "an item for 9.99 is paid with 9, and one for 0.5 with nothing",
+    title: "an item for 9.99 costs 9, and one for 0.5 costs nothing",
     source: "the book, 4.4.3: int(price); the article: (int) price",
     actors: &["buyer"],
     keys: &["market:", "users:17", "users:27", "inventory:27"],
@@ -37,10 +37,10 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     )?;
     scene.send("buyer", &mut conn, "ZREM market: ItemA.17")?;
     let wrong = bazaar::funds(&mut conn, "users:17")? == 9;
-    scene.goes_wrong(wrong, "The seller asked for 9.99 and has 9.")
+    scene.goes_wrong(wrong, "The seller asked for 9.99 and got 9.")
 }
 
-/// What `(int) price` is.
+/// The value of `(int) price`.
 fn whole(price: &str) -> &str {
     price.split('.').next().unwrap_or(price)
 }
@@ -55,6 +55,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let nothing = bazaar::funds(&mut conn, "users:27")? == 100;
     scene.goes_right(
         is_typed && nothing,
-        "A price is a u64 here; one that is not whole sells nothing.",
+        "A price is a u64; an item with any other price is not sold.",
     )
 }

@@ -1,6 +1,6 @@
-//! `PXAT` with a moment that is past answers OK, and there is no lock.
+//! `PXAT` with a time in the past answers OK, but sets no lock.
 //!
-//! Whose clock is behind, or who computes the end too early, hears "OK" like everybody else.
+//! A caller whose clock is behind, or that computes the end too early, gets OK like every other.
 
 use std::time::SystemTime;
 
@@ -10,7 +10,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "pxat-past",
-    title: "PXAT with a moment in the past is answered OK, and there is no lock",
+    title: "PXAT with a time in the past answers OK, but sets no lock",
     source: "the notes, the options of SET: PXAT, EXAT",
     actors: &["A", "B"],
     keys: &["lock:trap"],
@@ -27,7 +27,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let second = scene.send("B", &mut b, "SET lock:trap B NX PX 10000")?;
     scene.goes_wrong(
         first.is_ok() && second.is_ok(),
-        "A was answered OK, and has no lock.",
+        "A got OK, but has no lock.",
     )
 }
 
@@ -40,5 +40,8 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     };
     scene.tell("A", &format!("mutex::try_acquire, End::At\n{error}"))?;
     let right = matches!(error, Error::Invalid { .. });
-    scene.goes_right(right, "The server's clock is asked first.")
+    scene.goes_right(
+        right,
+        "The script checks the end by the server's clock first.",
+    )
 }

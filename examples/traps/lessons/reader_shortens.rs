@@ -1,6 +1,7 @@
-//! A later reader shortens an earlier one's lease.
+//! A later reader shortens an earlier reader's lease.
 //!
-//! In the article's single-instance edition all readers share one key. Each writes its own end over that of the others.
+//! In the article's single-instance edition all readers share one key. Each overwrites the expiry
+//! of the others.
 
 use leasehold::recipes::read_write;
 
@@ -11,7 +12,7 @@ use crate::{
 
 pub(crate) const TRAP: Trap = Trap {
     name: "reader-shortens",
-    title: "a reader with a short lease ends that of another",
+    title: "a reader with a short lease ends another reader's lease",
     source: "the read-write article, single-instance edition: set … ex",
     actors: &["A", "B", "writer"],
     keys: &["trap:read", "trap:write", "lock:trap"],
@@ -29,7 +30,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let got = scene.eval("writer", &mut conn, WRITE_TWO_KEY, &KEYS, &["100"])?;
     scene.goes_wrong(
         got.is_int(1),
-        "A wanted to read for 100 s, and the writer is in after one.",
+        "A's lease was 100 s, but the writer came in after 1 s.",
     )
 }
 
@@ -39,7 +40,10 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
         let token = Token::random();
         scene.knows(&token, reader);
         let got = read_write::try_acquire_read(&mut conn, NAME, &token, lease)?;
-        scene.tell(reader, &format!("try_acquire_read, {lease:?}\n{got}"))?;
+        scene.tell(
+            reader,
+            &format!("try_acquire_read\n(lease {lease:?})\n{got}"),
+        )?;
     }
     scene.wait_until(1_100);
     let got = read_write::try_acquire_write(&mut conn, NAME, &Token::random(), secs(100))?;
@@ -47,5 +51,5 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
         "writer",
         &format!("try_acquire_write\n{}", granted(got.as_ref())),
     )?;
-    scene.goes_right(got.is_none(), "B's end is B's; A reads on.")
+    scene.goes_right(got.is_none(), "Only B's lease has ended; A still reads.")
 }

@@ -1,7 +1,7 @@
-//! Entering again puts an earlier end to the lock.
+//! Entering again shortens the lease.
 //!
-//! The outer function holds the lock for five minutes and calls a helper that takes it again, for a second. The helper
-//! gives its level back; the minutes do not come back.
+//! The outer function holds the lock for five minutes and calls a helper that takes it again, for a
+//! second. The helper releases its level, but the five minutes are gone.
 
 use leasehold::{Owner, recipes::reentrant};
 
@@ -12,7 +12,7 @@ use crate::{
 
 pub(crate) const TRAP: Trap = Trap {
     name: "reentry-shortens",
-    title: "an inner function's short lease ends the outer one's lock",
+    title: "an inner function's short lease ends the outer function's lock",
     source: "the notes, the reentrant lock: expire at each entry",
     actors: &["A", "B"],
     keys: &["lock:trap"],
@@ -29,7 +29,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let got = scene.eval("B", &mut b, ENTER, &["lock:trap"], &["B", "300"])?;
     scene.goes_wrong(
         got.is_int(1),
-        "A's outer function still works, and B is in.",
+        "A's outer function still works, but B has the lock.",
     )
 }
 
@@ -38,15 +38,12 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let owner = Owner::new("A")?;
     let (outer, inner) = (Token::random(), Token::random());
     reentrant::try_acquire(&mut conn, NAME, &owner, &outer, secs(300))?;
-    scene.tell("A", "reentrant::try_acquire, 300 s\ngranted")?;
+    scene.tell("A", "reentrant::try_acquire\n(lease 300 s)\ngranted")?;
     reentrant::try_acquire(&mut conn, NAME, &owner, &inner, secs(1))?;
-    scene.tell("A", "reentrant::try_acquire, 1 s\ngranted")?;
+    scene.tell("A", "reentrant::try_acquire\n(lease 1 s)\ngranted")?;
     let release = reentrant::release(&mut conn, NAME, &owner, &inner)?;
     scene.tell("A", &format!("reentrant::release\n{release:?}"))?;
     let left = scene.send("B", &mut conn, "PTTL lock:trap")?;
     let right = left.int().is_some_and(|left| left > 200_000);
-    scene.goes_right(
-        right,
-        "Entering again never puts the end earlier than it was.",
-    )
+    scene.goes_right(right, "Entering again never shortens the lease.")
 }

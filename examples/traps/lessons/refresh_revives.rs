@@ -1,8 +1,8 @@
-//! The refresh of a permit that was lost says that it is still there.
+//! The refresh of a lost permit reports that the permit is still there.
 //!
-//! `ZADD` answers 1 if it has added the member, and the book takes that for the loss. But the
-//! member is there by then. If the answer does not arrive and the program asks again, it is
-//! answered 0: the permit is still there. So is every refresh after it.
+//! `ZADD` answers 1 if it has added the member, and the book reads that as a loss. But by then the
+//! member is there. If the answer is lost and the program asks again, the answer is 0: the permit
+//! is still there. So is the answer to every later refresh.
 
 use std::thread::sleep;
 
@@ -13,8 +13,8 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "refresh-revives",
-    title: "a refresh that is sent twice brings a lost permit back",
-    source: "the book, 6.3.3: ZADD first, the loss from its answer",
+    title: "a refresh that is sent twice revives a lost permit",
+    source: "the book, 6.3.3: ZADD first, and its answer tells of the loss",
     actors: &["A", "B"],
     keys: KEYS,
     classic,
@@ -30,11 +30,11 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let again = a.refresh(scene, 1_012)?;
     scene.goes_wrong(
         second && again.is_int(0),
-        "0 is the answer for a permit that is still there: A works on, beside B.",
+        "0 means that the permit is still there: A and B both work.",
     )
 }
 
-/// A sends its first refresh, and its connection breaks before the answer is there.
+/// A sends its first refresh, and its connection breaks before the answer arrives.
 fn refresh_unanswered(redis: &Redis) -> Result<()> {
     let (mut broken, mut looks) = (redis.client()?, redis.client()?);
     let mut refresh = redis::cmd("ZADD");
@@ -54,11 +54,11 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let first = acquire_fair_semaphore(&mut conn, "api", 1, millis(100))?;
     let first = first.context("the permit is free")?;
     scene.knows(&first, "A");
-    scene.tell("A", "acquire_fair_semaphore, 100 ms\ngranted")?;
+    scene.tell("A", "acquire_fair_semaphore\n(timeout 100 ms)\ngranted")?;
     scene.wait_until(250);
     let second = acquire_fair_semaphore(&mut conn, "api", 1, millis(100))?;
     scene.knows(&second.context("A's permit has ended")?, "B");
-    scene.tell("B", "acquire_fair_semaphore, 100 ms\ngranted")?;
+    scene.tell("B", "acquire_fair_semaphore\n(timeout 100 ms)\ngranted")?;
     let mut answers = Vec::new();
     for attempt in ["the answer is lost", "sent again"] {
         let refreshed = refresh_fair_semaphore(&mut conn, "api", &first)?;
@@ -70,6 +70,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     }
     scene.goes_right(
         answers == [false, false],
-        "A refresh changes what is there and adds nothing: what was lost stays lost.",
+        "A refresh only changes an existing entry: a lost permit stays lost.",
     )
 }

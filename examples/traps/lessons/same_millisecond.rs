@@ -1,7 +1,7 @@
-//! Two readers come in the same millisecond, and one frees the other.
+//! Two readers arrive in the same millisecond, and one releases the other.
 //!
-//! The article's cluster edition takes the time of an acquisition for the proof of who made it. Two who come in the same
-//! millisecond have the same proof.
+//! In the article's cluster edition the time of an acquisition proves who made it. Two readers that
+//! arrive in the same millisecond have the same proof.
 
 use leasehold::recipes::read_write;
 
@@ -12,7 +12,7 @@ use crate::{
 
 pub(crate) const TRAP: Trap = Trap {
     name: "same-millisecond",
-    title: "two who come in one millisecond can free each other",
+    title: "readers that arrive in the same millisecond can release each other",
     source: "the read-write article, cluster edition: a time as the proof of ownership",
     actors: &["A", "B", "writer"],
     keys: &["lock:trap"],
@@ -38,7 +38,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     )?;
     scene.goes_wrong(
         got.is_int(1),
-        "A has released B's lock: nothing told the two apart.",
+        "A's release also released B: nothing tells the two apart.",
     )
 }
 
@@ -59,6 +59,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     )?;
     scene.goes_right(
         freed && got.is_none(),
-        "The token is 122 random bits, not a time.",
+        "A token is 122 random bits, not a time.",
     )
 }

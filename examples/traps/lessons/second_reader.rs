@@ -1,7 +1,8 @@
-//! The second reader's release frees both.
+//! The second reader's release also ends the first reader's hold.
 //!
-//! The article's cluster edition has one field for all readers: the time at which the last one came. The second reader
-//! overwrites the first one's, and takes it with it when it goes.
+//! The article's cluster edition has one field for all readers: the time at which the last one
+//! came. The second reader overwrites the first reader's time, and deletes the field when it
+//! leaves.
 
 use leasehold::recipes::read_write;
 
@@ -12,7 +13,7 @@ use crate::{
 
 pub(crate) const TRAP: Trap = Trap {
     name: "second-reader",
-    title: "the second reader's release frees both, and a writer comes in",
+    title: "the second reader's release ends the first one's hold, and a writer comes in",
     source: "the read-write article, cluster edition: one field `read`",
     actors: &["A", "B", "writer"],
     keys: &["lock:trap"],
@@ -20,7 +21,7 @@ pub(crate) const TRAP: Trap = Trap {
     ours,
 };
 
-/// When they come, by their clocks.
+/// The time of each, by its own clock.
 const TIMES: [&str; 3] = ["1795000000001", "1795000000002", "1795000000003"];
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -48,7 +49,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.wait_until(450);
     scene.record("A", Happened::Released)?;
     scene.record("writer", Happened::Released)?;
-    scene.goes_wrong(got.is_int(1), "A still reads, and the writer writes.")
+    scene.goes_wrong(got.is_int(1), "The writer writes while A still reads.")
 }
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -84,7 +85,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.wait_until(450);
     scene.record("writer", Happened::Released)?;
     let right = early.is_none() && late.is_some();
-    scene.goes_right(right, "Each reader has a field and an end of its own.")
+    scene.goes_right(right, "Each reader has its own field and its own expiry.")
 }
 
 fn acquired(reader: bool) -> Happened {

@@ -1,8 +1,8 @@
 //! Two programs share a semaphore, one by seconds and one by milliseconds.
 //!
-//! The book's port to Java writes milliseconds where the original writes seconds. By its clock
-//! every holder of the others came fifty years ago, so its sweep removes them all. No program can
-//! be right for both: the crate's functions write seconds.
+//! The book's Java port writes milliseconds where the original writes seconds. By its clock every
+//! holder of the others came fifty years ago, so it removes them all. No program can be right for
+//! both: the crate's functions write seconds.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,8 +13,8 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "seconds-and-millis",
-    title: "a program that counts milliseconds sweeps away those that count seconds",
-    source: "the book's port to Java, beside its Python",
+    title: "a program that counts milliseconds removes those that count seconds",
+    source: "the book's Java port together with its Python",
     actors: &["A", "Java"],
     keys: &["api", "api:owner", "api:counter", "lock:api"],
     classic,
@@ -27,7 +27,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let second = java.acquire_fair(scene, 1_001_000, 10_000)?;
     scene.goes_wrong(
         first && second,
-        "A second after A has come, it is long over by Java's count: two hold one permit.",
+        "By Java's clock A's permit ended long ago: two hold one permit.",
     )
 }
 
@@ -40,19 +40,16 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let second = locks.semaphore("api", 1).try_acquire()?;
     scene.tell(
         "Java",
-        &format!(
-            "started by lockrun --permits 1, which asks for one too\n{}",
-            granted(second.as_ref())
-        ),
+        &format!("lockrun --permits 1 asks too\n{}", granted(second.as_ref())),
     )?;
     held.release()?;
     scene.goes_right(
         is_the_formats && second.is_none(),
-        "The book's keys have a unit for each port; that of Locks::semaphore has one clock.",
+        "The book's ports differ in their unit; Locks::semaphore uses the server's clock.",
     )
 }
 
-/// True if Java comes in beside A here as well, and is refused afterwards.
+/// True if Java gets a permit while A has one, and A is refused afterwards.
 fn by_the_books_keys(redis: &Redis, scene: &mut Scene) -> Result<bool> {
     let (mut conn, mut java) = (redis.client()?, Caller::new(redis, "Java")?);
     let first = acquire_fair_semaphore(&mut conn, "api", 1, secs(10))?;
@@ -65,7 +62,7 @@ fn by_the_books_keys(redis: &Redis, scene: &mut Scene) -> Result<bool> {
     Ok(second && matches!(error, Error::WrongKind { .. }))
 }
 
-/// As Java counts.
+/// Java's clock.
 fn now_in_millis() -> Result<u64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     Ok(u64::try_from(now.as_millis())?)

@@ -1,8 +1,8 @@
-//! The timeout of who asks ends the permits of others.
+//! One caller's short timeout ends another's permit.
 //!
-//! The book stores when a holder came, and not when its permit ends. So who asks sweeps by a
-//! timeout of its own, and a holder that asked for longer is swept with the rest. That is the
-//! format of the keys: the crate's functions on these keys do so too.
+//! The book stores when a holder came, not when its permit ends. So a caller removes holders by its
+//! own timeout, even those that asked for longer. That is the format of the keys: the crate's
+//! functions on these keys do so too.
 
 use leasehold::{Locks, Options, acquire_semaphore, release_semaphore};
 
@@ -11,8 +11,8 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "short-sweep",
-    title: "the timeout of who asks ends the permits of others",
-    source: "the book, 6.3.1: the time of coming, and no end of each permit",
+    title: "one caller's short timeout ends another's permit",
+    source: "the book, 6.3.1: it stores when a holder came, not when its permit ends",
     actors: &["A", "B"],
     keys: &["api", "lock:api"],
     classic,
@@ -25,7 +25,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let second = b.acquire(scene, 1_002, 1)?;
     scene.goes_wrong(
         first && second,
-        "A asked for 10 s, and after 2 s B's timeout of 1 s has ended its permit.",
+        "A asked for 10 s, but after 2 s B's timeout of 1 s ended A's permit.",
     )
 }
 
@@ -37,13 +37,16 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
         [secs(10), millis(100)].map(|lease| lock.clone().with(Options::new().lease(lease)));
     let first = long.acquire(NO_WAIT)?;
     scene.knows(first.token(), "A");
-    scene.tell("A", "Locks::semaphore, 10 s\nLock::acquire\ngranted")?;
+    scene.tell(
+        "A",
+        "Locks::semaphore\n(lease 10 s)\nLock::acquire\ngranted",
+    )?;
     scene.wait_until(400);
     let second = short.try_acquire()?;
     scene.tell(
         "B",
         &format!(
-            "Locks::semaphore, 100 ms\nLock::try_acquire\n{}",
+            "Locks::semaphore\n(lease 100 ms)\nLock::try_acquire\n{}",
             granted(second.as_ref())
         ),
     )?;
@@ -51,17 +54,17 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     first.release()?;
     scene.goes_right(
         format_is_the_books && stands,
-        "The book's keys have no end of each permit; that of Locks::semaphore has.",
+        "The book's keys store no expiry for each permit; those of Locks::semaphore do.",
     )
 }
 
-/// True if it goes wrong with these functions as well.
+/// True if these functions fail in the same way.
 fn by_the_books_keys(redis: &Redis, scene: &mut Scene) -> Result<bool> {
     let mut conn = redis.client()?;
     let first = acquire_semaphore(&mut conn, "api", 1, secs(10))?;
     let first = first.context("the permit is free")?;
     scene.knows(&first, "A");
-    scene.tell("A", "acquire_semaphore, 10 s\ngranted")?;
+    scene.tell("A", "acquire_semaphore\n(timeout 10 s)\ngranted")?;
     scene.wait_until(200);
     let second = acquire_semaphore(&mut conn, "api", 1, millis(100))?;
     if let Some(second) = &second {
@@ -70,11 +73,14 @@ fn by_the_books_keys(redis: &Redis, scene: &mut Scene) -> Result<bool> {
     scene.tell(
         "B",
         &format!(
-            "acquire_semaphore, 100 ms\n{}: the format has no ends",
+            "acquire_semaphore\n(timeout 100 ms)\n{}: the keys store no expiry",
             granted(second.as_ref())
         ),
     )?;
     let was_ours = release_semaphore(&mut conn, "api", &first)?;
-    scene.tell("A", &format!("release_semaphore\n{was_ours}: too late"))?;
+    scene.tell(
+        "A",
+        &format!("release_semaphore\n{was_ours}: A no longer holds it"),
+    )?;
     Ok(second.is_some() && !was_ours)
 }

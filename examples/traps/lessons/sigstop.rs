@@ -1,7 +1,8 @@
-//! A process is stopped for longer than its lease, and writes when it wakes up.
+//! A process is paused for longer than its lease, and writes when it resumes.
 //!
-//! It looked at the lock, it held it, and then it was halted: by `SIGSTOP`, by the swap, by a virtual machine that moved.
-//! No look before the write helps, since the halt can come between the two. The look has to be where the write is.
+//! It held the lock, and then it was paused: by `SIGSTOP`, by swapping, by a virtual machine that
+//! moved. No check before the write helps, since the pause can come between the two. The check must
+//! be part of the write.
 
 use std::{
     env,
@@ -15,7 +16,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "sigstop",
-    title: "a process that is stopped past its lease writes when it wakes up",
+    title: "a process that is paused past its lease writes when it resumes",
     source: "the book, 6.2.2: the first and the third problem together",
     actors: &["A, a process", "B"],
     keys: &["lock:trap", "report"],
@@ -23,7 +24,7 @@ pub(crate) const TRAP: Trap = Trap {
     ours: |redis, scene| story(redis, scene, Role::Ours),
 };
 
-/// Names the server to the process that is going to be stopped, and what it is to do.
+/// Tell the process that will be paused its server and its role.
 const URL: &str = "TRAPS_SIGSTOP_URL";
 const ROLE: &str = "TRAPS_SIGSTOP_ROLE";
 
@@ -46,7 +47,7 @@ fn story(redis: &Redis, scene: &mut Scene, role: Role) -> Result<()> {
     let token: Token = says.next().context("A says nothing")??.parse()?;
     scene.knows(&token, "A");
     scene.record("A", acquired(300))?;
-    scene.tell(actor, "takes the lock for 300 ms, and looks: it has it")?;
+    scene.tell(actor, "takes the lock for 300 ms, and is about to write")?;
     signal(&child, "STOP")?;
     scene.tell(actor, "kill -STOP")?;
     scene.wait_for_the_end("lock:trap", 0)?;
@@ -75,10 +76,12 @@ fn story(redis: &Redis, scene: &mut Scene, role: Role) -> Result<()> {
     scene.wait_until(700);
     scene.record("B", Happened::Released)?;
     match role {
-        Role::Classic => scene.goes_wrong(report.is_text("by-A"), "An old report over a new one."),
+        Role::Classic => {
+            scene.goes_wrong(report.is_text("by-A"), "An old report overwrote a new one.")
+        }
         Role::Ours => scene.goes_right(
             report.is_text("by-B"),
-            "commit_while_held looks at the lock in the transaction that writes.",
+            "commit_while_held checks the lock in the transaction that writes.",
         ),
     }
 }
@@ -94,7 +97,7 @@ fn signal(process: &Child, name: &str) -> Result<()> {
 }
 
 impl Role {
-    /// Whether this process is A.
+    /// The role of this process, if it is A.
     pub(crate) fn of_this_process() -> Option<Self> {
         let role = env::var(ROLE).ok()?;
         [Self::Classic, Self::Ours]
@@ -102,7 +105,7 @@ impl Role {
             .find(|known| format!("{known:?}") == role)
     }
 
-    /// What A does: takes the lock, waits for a word, writes.
+    /// Takes the lock, waits for a line, writes.
     pub(crate) fn play(self) -> Result<()> {
         let mut conn = redis::Client::open(env::var(URL)?)?.get_connection()?;
         let token = acquire_lock_with_timeout(&mut conn, NAME, NO_WAIT, millis(300))?;

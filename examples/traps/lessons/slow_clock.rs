@@ -1,7 +1,7 @@
-//! Whose clock is behind comes first.
+//! A caller whose clock is behind ranks first.
 //!
-//! The basic semaphore sorts its holders by the time at which they came, each by its own clock. Who
-//! comes later with a clock that is a second behind is sorted before the holder.
+//! The basic semaphore sorts its holders by the time at which they came, each by its own clock. A
+//! caller that comes later with a clock that is a second behind ranks before the holder.
 
 use leasehold::acquire_semaphore;
 
@@ -10,7 +10,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "slow-clock",
-    title: "whose clock is behind gets a permit that is taken",
+    title: "a caller whose clock is behind gets a permit that is taken",
     source: "the book, 6.3.1: the rank by the callers' clocks",
     actors: &["A", "B, a second behind"],
     keys: &["api"],
@@ -25,7 +25,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let second = b.acquire(scene, 999, 10)?;
     scene.goes_wrong(
         first && second,
-        "Both were told that they have rank 0; A has rank 1 now, and nobody tells it.",
+        "Both got rank 0, a permit. A now has rank 1, and does not learn of it.",
     )
 }
 
@@ -42,6 +42,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     )?;
     scene.goes_right(
         second.is_none(),
-        "There is no time among the arguments: the server's clock sorts them.",
+        "No caller passes a time: the server's clock sorts them.",
     )
 }

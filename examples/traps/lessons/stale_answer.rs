@@ -1,7 +1,7 @@
-//! A reply is taken for the answer to the next command.
+//! A program reads an answer that belongs to an earlier command.
 //!
-//! Somebody sends a command and does not wait for its answer: a time-out, an early return. The connection goes back to the
-//! pool, and the next user reads what was meant for the one before.
+//! A caller sends a command and does not wait for its answer, because of a timeout or an early
+//! return. The connection goes back to the pool, and the next user reads that answer as its own.
 
 use std::time::Instant;
 
@@ -11,8 +11,8 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "stale-answer",
-    title: "an answer that nobody waited for is read by the next user of the connection",
-    source: "any pool that lends a connection again after a time-out",
+    title: "the next user of a connection reads the previous user's answer",
+    source: "any pool that reuses a connection after a timeout",
     actors: &["A", "B", "C"],
     keys: &["lock:trap", "lock:trap:other"],
     classic,
@@ -36,7 +36,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let got = scene.send("B", &mut *pool.get()?, "SETNX lock:trap B")?;
     let holder = scene.send("C", &mut other, "GET lock:trap")?;
     let wrong = got.is_int(1) && holder.is_text("C");
-    scene.goes_wrong(wrong, "B read A's 1, and believes that it has C's lock.")
+    scene.goes_wrong(wrong, "B read A's 1, and thinks that it has the lock.")
 }
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -54,11 +54,11 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
         .exec(&mut conn);
     let gave_up = answer.is_err_and(|error| error.is_timeout());
     drop(conn);
-    scene.tell("A", "BLPOP lock:trap:other 8\n(waits for 2 s, not longer)")?;
+    scene.tell("A", "BLPOP lock:trap:other 8\n(gives up after 2 s)")?;
     let got = scene.send("B", &mut *pool.get()?, "SETNX lock:trap B")?;
     let right = gave_up && got.is_int(0) && asked.elapsed() >= secs(2);
     scene.goes_right(
         right,
-        "A connection that may be owed an answer is closed, not lent again.",
+        "A connection whose answer is outstanding is closed, not lent again.",
     )
 }

@@ -1,7 +1,7 @@
-//! Readers that keep coming keep the writer out.
+//! A steady stream of readers keeps the writer out.
 //!
-//! There is always one reader or another, each for a moment only. The writer finds the lock taken, every time, for as long
-//! as there is traffic.
+//! Each reader stays only for a moment, but there is always one. The writer finds the lock taken
+//! every time, as long as the traffic lasts.
 
 use std::thread::{scope, sleep};
 
@@ -14,7 +14,7 @@ use crate::{
 
 pub(crate) const TRAP: Trap = Trap {
     name: "starving-writer",
-    title: "readers that keep coming keep a writer out for ever",
+    title: "a steady stream of readers keeps a writer out forever",
     source: "the read-write article, both editions",
     actors: &["A", "B", "writer"],
     keys: &["trap:read", "trap:write", "lock:trap"],
@@ -35,7 +35,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     }
     scene.goes_wrong(
         refused == 4,
-        "No reader stays for more than a second, and there is no gap.",
+        "No reader stays longer than a second, but there is never a gap.",
     )
 }
 
@@ -50,7 +50,8 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (refused, written) = scope(|threads| -> Result<_> {
         let writer = threads
             .spawn(|| read_write::acquire_write(&mut writers, NAME, &third, secs(10), secs(10)));
-        // Until the writer has left word that it waits: a second field of the lock's hash, besides `kind`.
+        // Until the writer has written its intent: a third field of the lock's hash, after `kind`
+        // and A's.
         while redis::cmd("HLEN")
             .arg("lock:trap")
             .query::<u32>(&mut conn)?
@@ -67,10 +68,10 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     })?;
     scene.tell(
         "writer",
-        &format!("{}, when A has gone", granted(written.as_ref())),
+        &format!("{} after A's release", granted(written.as_ref())),
     )?;
     scene.goes_right(
         refused && written.is_some(),
-        "A writer that waits keeps new readers out until it had its turn.",
+        "A waiting writer keeps new readers out until it has had its turn.",
     )
 }

@@ -1,7 +1,7 @@
-//! Two kinds of lock on one name.
+//! Two kinds of lock with one name.
 //!
-//! One program locks by a string, another by a reentrant hash. On one key the second one's script fails. So it is given a
-//! key of its own, and the two do not exclude each other any more.
+//! One program locks by a string, another by a reentrant hash. On the same key the second one's
+//! script fails. With a key of its own it works, but the two no longer exclude each other.
 
 use leasehold::{Owner, acquire_lock_with_timeout, recipes::reentrant};
 
@@ -9,7 +9,7 @@ use crate::{prelude::*, scripts::ENTER};
 
 pub(crate) const TRAP: Trap = Trap {
     name: "two-kinds",
-    title: "two kinds of lock on one name fail, or are two locks",
+    title: "two kinds of lock with one name fail, or are two separate locks",
     source: "the book's string and the notes' hash in one system",
     actors: &["A", "B"],
     keys: &["lock:trap", "lock:trap:hash"],
@@ -21,12 +21,9 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b) = (redis.client()?, redis.client()?);
     scene.send("A", &mut a, "SET lock:trap A NX PX 60000")?;
     scene.eval("B", &mut b, ENTER, &["lock:trap"], &["B", "60"])?;
-    scene.tell("B", "takes another key, then")?;
+    scene.tell("B", "uses another key instead")?;
     let got = scene.eval("B", &mut b, ENTER, &["lock:trap:hash"], &["B", "60"])?;
-    scene.goes_wrong(
-        got.is_int(1),
-        "Both have locked `trap`, and both are inside.",
-    )
+    scene.goes_wrong(got.is_int(1), "Both have locked `trap`, and both work.")
 }
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -41,8 +38,5 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     };
     scene.tell("B", &format!("reentrant::try_acquire\n{error}"))?;
     let right = matches!(error, Error::WrongKind { .. });
-    scene.goes_right(
-        right,
-        "One name is one key: B is told of the mistake, and stays outside.",
-    )
+    scene.goes_right(right, "One name is one key: B gets an error and stays out.")
 }

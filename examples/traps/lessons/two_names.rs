@@ -1,7 +1,7 @@
-//! Two programs lock one market, by two names.
+//! Two programs lock one market by two names.
 //!
-//! The book's Python gives its lock the name `market:`, which makes the key `lock:market:`. The Jedis article's is
-//! `lock:market`. Each is sure to be alone.
+//! The book's Python names its lock `market:`, so the key is `lock:market:`. The key of the Jedis
+//! article is `lock:market`. Each program thinks that it is alone.
 
 use leasehold::acquire_lock_with_timeout;
 
@@ -23,7 +23,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let java = scene.send("Java", &mut conn, "SET lock:market B NX PX 10000")?;
     scene.goes_wrong(
         python.is_ok() && java.is_ok(),
-        "The two names differ by a colon, and both are in the market.",
+        "The names differ by a colon, and both programs are in the market.",
     )
 }
 
@@ -34,12 +34,12 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.tell(
         "Python",
         &format!(
-            "in its place, acquire_lock_with_timeout of `market`\n{}",
+            "acquire_lock_with_timeout of `market` instead\n{}",
             granted(same.as_ref())
         ),
     )?;
     scene.goes_right(
         java.is_ok() && same.is_none(),
-        "The name is yours to agree on: `market` keeps the article out, `market:` the Python code.",
+        "You choose the name: `market` excludes the article's code, `market:` the book's Python.",
     )
 }

@@ -1,7 +1,7 @@
-//! Nobody tells the holder that its lock is gone.
+//! A holder is not told that its lock is gone.
 //!
-//! An operator deletes a lock, or the server loses it. Its holder works on, and finds out when it releases, if it looks at
-//! the answer.
+//! An operator deletes a lock, or the server loses it. Its holder works on, and finds out when it
+//! releases, if it checks the answer.
 
 use leasehold::{Locks, Options};
 
@@ -10,7 +10,7 @@ use crate::prelude::*;
 pub(crate) const TRAP: Trap = Trap {
     name: "untold",
     title: "a holder is not told that its lock is gone",
-    source: "the book, 6.2: the lock is looked at when it is released",
+    source: "the book, 6.2: the lock is checked only at the release",
     actors: &["A", "B", "operator"],
     keys: &["lock:trap"],
     classic,
@@ -42,10 +42,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.tell("A", "works on")?;
     scene.record("A", Happened::Released)?;
     scene.record("B", Happened::Released)?;
-    scene.goes_wrong(
-        got.is_ok(),
-        "Two at work, and nothing that A does would tell it.",
-    )
+    scene.goes_wrong(got.is_ok(), "A and B both work, and A does not notice.")
 }
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -61,21 +58,18 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let [mine, theirs] = ["A", "B"].map(|holder| locks.with(of(holder)).lock(NAME));
     let lease = mine.acquire(secs(1))?;
     scene.knows(lease.token(), "A");
-    scene.tell("A", "Lock::acquire, 3 s\ngranted")?;
-    // A first renewal has to pass: from then on the server tells.
+    scene.tell("A", "Lock::acquire\n(lease 3 s)\ngranted")?;
+    // The first renewal starts the tracking of the key.
     scene.wait_until(1_500);
     scene.send("operator", &mut conn, "DEL lock:trap")?;
     let told = lease.lost().wait_for(secs(2));
     let why = lease.check().err().context("it is lost")?;
-    scene.tell("A", &format!("LostSignal::wait_for\n{told}: {why}"))?;
+    scene.tell("A", &format!("LostSignal::wait_for\n{told}\n{why}"))?;
     drop(lease);
     let next = theirs.acquire(secs(1))?;
     scene.knows(next.token(), "B");
     scene.tell("B", "Lock::acquire\ngranted")?;
     scene.wait_until(1_900);
     next.release()?;
-    scene.goes_right(
-        told,
-        "A was told as soon as the key was deleted, and stops.",
-    )
+    scene.goes_right(told, "A is told as soon as the key is deleted, and stops.")
 }

@@ -1,7 +1,7 @@
 //! `WATCH` is left on a pooled connection.
 //!
-//! A function looks, finds nothing to do and returns. The `WATCH` stays on the connection, and the next user's transaction
-//! fails for a key that it never heard of.
+//! A function checks, finds nothing to do and returns. The `WATCH` stays on the connection, and the
+//! next user's transaction fails because of a key that it never used.
 
 use leasehold::{
     Pool,
@@ -13,7 +13,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "watch-left",
-    title: "an early return leaves WATCH behind, and the next user's EXEC is nil",
+    title: "an early return leaves a WATCH behind, and the next user's EXEC returns nil",
     source: "the book's Java port, purchaseItem: an exception after watch",
     actors: &["A", "B", "C"],
     keys: &["lock:trap", "report"],
@@ -37,7 +37,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let done = write_the_report(scene, &mut *pool.get()?)?;
     scene.goes_wrong(
         !done,
-        "B watched nothing, and its transaction was thrown away.",
+        "B watched nothing, but its transaction was discarded.",
     )
 }
 

@@ -1,7 +1,7 @@
-//! A key of another type is a lock that is busy for ever.
+//! A key of another type looks like a lock that is busy forever.
 //!
-//! `SETNX` answers 0 whatever the key holds. A list that somebody has put there by mistake will never be released, and
-//! nobody is told.
+//! `SETNX` answers 0 whatever the key holds. A list written there by mistake is never released, and
+//! no error says so.
 
 use leasehold::acquire_lock_with_timeout;
 
@@ -9,7 +9,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "wrong-type",
-    title: "a key that is no lock at all is busy for ever",
+    title: "a key of another type looks like a lock that is busy forever",
     source: "the book, 6.2.3: SETNX",
     actors: &["A", "B"],
     keys: &["lock:trap"],
@@ -21,7 +21,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b) = (redis.client()?, redis.client()?);
     scene.send("A", &mut a, "RPUSH lock:trap oops")?;
     let got = scene.send("B", &mut b, "SETNX lock:trap B")?;
-    scene.goes_wrong(got.is_int(0), "B is told for ever that the lock is busy.")
+    scene.goes_wrong(got.is_int(0), "B is told forever that the lock is busy.")
 }
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -33,5 +33,8 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     };
     scene.tell("B", &format!("acquire_lock_with_timeout\n{error}"))?;
     let right = matches!(error, Error::WrongKind { .. });
-    scene.goes_right(right, "An error at once, which says what was found there.")
+    scene.goes_right(
+        right,
+        "The error comes at once, and says what the key holds.",
+    )
 }

@@ -1,6 +1,7 @@
 //! `XX` takes a lock that is held, and never a free one.
 //!
-//! It reads like "only if the lock is there": good for renewing one's own. But it does not ask whose it is.
+//! It reads like "only if the lock is there", as for renewing a lock. But it does not check who
+//! holds it.
 
 use leasehold::recipes::mutex::{self, End};
 
@@ -8,7 +9,7 @@ use crate::prelude::*;
 
 pub(crate) const TRAP: Trap = Trap {
     name: "xx",
-    title: "XX renews whoever's lock it is, and makes it one's own",
+    title: "XX renews any holder's lock, and takes it over",
     source: "the notes, the options of SET: XX",
     actors: &["A", "B"],
     keys: &["lock:trap"],
@@ -23,7 +24,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let value = scene.send("A", &mut a, "GET lock:trap")?;
     scene.goes_wrong(
         stolen.is_ok() && value.is_text("B"),
-        "B meant to renew its own lock, and has A's.",
+        "B meant to renew its own lock, but took A's.",
     )
 }
 
@@ -34,17 +35,20 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let grant = mutex::try_acquire(&mut conn, NAME, &first, End::After(secs(10)))?;
     scene.tell(
         "A",
-        &format!("mutex::try_acquire, 10 s\n{}", granted(grant.as_ref())),
+        &format!(
+            "mutex::try_acquire\n(lease 10 s)\n{}",
+            granted(grant.as_ref())
+        ),
     )?;
     let renewed = mutex::renew(&mut conn, NAME, &second, secs(60))?;
     scene.tell(
         "B",
-        &format!("mutex::renew, 60 s\n{renewed}: it is not B's"),
+        &format!("mutex::renew\n(lease 60 s)\n{renewed}: B does not hold it"),
     )?;
     let own = mutex::renew(&mut conn, NAME, &first, secs(60))?;
-    scene.tell("A", &format!("mutex::renew, 60 s\n{own}"))?;
+    scene.tell("A", &format!("mutex::renew\n(lease 60 s)\n{own}"))?;
     scene.goes_right(
         !renewed && own,
-        "A renewal asks whose the lock is, in the same script.",
+        "One script checks the token and renews the lock.",
     )
 }
