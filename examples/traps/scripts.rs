@@ -36,7 +36,8 @@ pub(crate) const WRITE_TWO_KEY: Lua = (
      return 0",
 );
 
-/// The article's cluster edition: a hash of two times, by the caller's clock. A reader holds for 1 s, a writer for 3 s.
+/// The article's cluster edition: a hash of two times, by the caller's clock. A reader holds for
+/// 1 s, a writer for 3 s.
 pub(crate) const ACQUIRE_ONE_HASH: Lua = (
     "acquire.lua",
     "local function is_over(field, length)

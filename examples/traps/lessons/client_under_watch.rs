@@ -43,7 +43,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
         pipe.set("report", "by-A");
     });
     let error = written.err().context("written without the lock")?;
-    scene.tell("A", &format!("commit_while_held\n{error}"))?;
+    scene.tell("A", &error.to_string())?;
     let right = matches!(error, Error::Lost { .. });
     scene.goes_right(
         right,

@@ -21,29 +21,29 @@ pub(crate) const TRAP: Trap = Trap {
 
 const ONE: &str = "lock:account:1";
 const TWO: &str = "lock:account:2";
-/// The time limit of both in milliseconds: longer than their leases of 400 ms.
-const PATIENCE: u64 = 600;
+/// The time limit of both in milliseconds: longer than their leases of 1,000 ms.
+const PATIENCE: u64 = 1_200;
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b) = (redis.client()?, redis.client()?);
     let [of_a, of_b] = TRAP.actors else {
         anyhow::bail!("two actors");
     };
-    scene.send(of_a, &mut a, "SET lock:account:1 A NX PX 400")?;
-    scene.send(of_b, &mut b, "SET lock:account:2 B NX PX 400")?;
+    scene.send(of_a, &mut a, "SET lock:account:1 A NX PX 1000")?;
+    scene.send(of_b, &mut b, "SET lock:account:2 B NX PX 1000")?;
     let mut refused = 0;
-    for moment in (0..=PATIENCE).step_by(300) {
+    for moment in (0..=PATIENCE).step_by(400) {
         scene.wait_until(moment);
         if moment > 0 {
-            scene.send(of_a, &mut a, "PEXPIRE lock:account:1 400")?;
-            scene.send(of_b, &mut b, "PEXPIRE lock:account:2 400")?;
+            scene.send(of_a, &mut a, "PEXPIRE lock:account:1 1000")?;
+            scene.send(of_b, &mut b, "PEXPIRE lock:account:2 1000")?;
         }
-        let to_2 = scene.send(of_a, &mut a, "SET lock:account:2 A NX PX 400")?;
-        let to_1 = scene.send(of_b, &mut b, "SET lock:account:1 B NX PX 400")?;
+        let to_2 = scene.send(of_a, &mut a, "SET lock:account:2 A NX PX 1000")?;
+        let to_1 = scene.send(of_b, &mut b, "SET lock:account:1 B NX PX 1000")?;
         refused += u32::from(to_2.is_nil() && to_1.is_nil());
     }
     scene.goes_wrong(
-        refused == 3,
+        refused == 4,
         "Each keeps what the other wants, until both give up.",
     )
 }

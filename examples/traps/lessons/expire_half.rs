@@ -47,6 +47,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let right = left.int().is_some_and(|left| left > 0);
     scene.goes_right(
         right,
-        "The script checks everything before it writes, and half a second is 500 ms.",
+        "Everything is checked before anything is written; half a second is 500 ms.",
     )
 }

@@ -50,7 +50,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.send("A", &mut conn, "SETNX lock:api A")?;
     scene.tell("A", "runs the book's code, and crashes")?;
     let error = ask(&mut conn).err().context("the lock is A's")?;
-    scene.tell("B", &format!("acquire_semaphore_with_lock\n{error}"))?;
+    scene.tell("B", &error.to_string())?;
     let left = scene.send("B", &mut conn, "PTTL lock:api")?;
     let ends = left.int().is_some_and(|left| (1..=10_000).contains(&left));
     scene.goes_right(

@@ -39,7 +39,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.knows(&first.context("the lock is free")?, "A");
     scene.tell(
         "A",
-        "acquire_lock_with_timeout\n(lease 300 ms)\ngranted: one command sets the key and its expiry",
+        "acquire_lock_with_timeout\n(lease 300 ms)\ngranted: one command sets key and expiry",
     )?;
     drop(a);
     scene.tell("A", "crashes")?;

@@ -58,7 +58,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let error = refused
         .err()
         .context("a string was taken for an inventory")?;
-    scene.tell("buyer", &format!("purchase_item\n{error}"))?;
+    scene.tell("buyer", &error.to_string())?;
     let is_typed = matches!(error.downcast_ref(), Some(Error::WrongKind { .. }));
     let nothing = bazaar::funds(&mut conn, "users:27")? == 100;
     scene.goes_right(

@@ -58,7 +58,7 @@ fn by_the_books_keys(redis: &Redis, scene: &mut Scene) -> Result<bool> {
     let second = java.acquire_fair(scene, now_in_millis()?, 10_000)?;
     let refused = acquire_fair_semaphore(&mut conn, "api", 1, secs(10));
     let error = refused.err().context("the times are no seconds")?;
-    scene.tell("A", &format!("acquire_fair_semaphore\n{error}"))?;
+    scene.tell("A", &error.to_string())?;
     Ok(second && matches!(error, Error::WrongKind { .. }))
 }
 

@@ -124,7 +124,7 @@ impl Role {
             pipe.set("report", "by-A");
         });
         println!(
-            "commit_while_held: {}",
+            "{}",
             written.map_or_else(|error| error.to_string(), |()| "written".to_owned())
         );
         Ok(())

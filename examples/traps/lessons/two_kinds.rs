@@ -36,7 +36,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let Err(error) = answer else {
         anyhow::bail!("two kinds of lock on one name");
     };
-    scene.tell("B", &format!("reentrant::try_acquire\n{error}"))?;
+    scene.tell("B", &error.to_string())?;
     let right = matches!(error, Error::WrongKind { .. });
     scene.goes_right(right, "One name is one key: B gets an error and stays out.")
 }

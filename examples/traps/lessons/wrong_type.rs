@@ -31,10 +31,10 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let Err(error) = answer else {
         anyhow::bail!("a list was taken for a lock");
     };
-    scene.tell("B", &format!("acquire_lock_with_timeout\n{error}"))?;
+    scene.tell("B", &error.to_string())?;
     let right = matches!(error, Error::WrongKind { .. });
     scene.goes_right(
         right,
-        "The error comes at once, and says what the key holds.",
+        "The error comes at once: the key holds another type.",
     )
 }
