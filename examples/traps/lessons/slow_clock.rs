@@ -25,7 +25,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let second = b.acquire(scene, 999, 10)?;
     scene.goes_wrong(
         first && second,
-        "Both got rank 0, a permit. A now has rank 1, and does not learn of it.",
+        "Both got rank 0, so both have the one permit. A has rank 1 now, and is not told.",
     )
 }
 
