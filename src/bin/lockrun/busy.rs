@@ -39,10 +39,10 @@ impl Busy {
             ([], None) => f.write_str("is busy: held by someone else"),
             ([], Some(_)) => f.write_str("was busy: released a moment ago"),
             ([holder, others @ ..], _) => {
-                write!(f, "is busy: held by {} ", held_by(holder))?;
+                write!(f, "is busy: held by {}", held_by(holder))?;
                 match holder.remaining() {
-                    Some(left) => write!(f, "for another {}, unless renewed", rounded(left))?,
-                    None => f.write_str("without end")?,
+                    Some(left) => write!(f, " for another {}, unless renewed", rounded(left))?,
+                    None => f.write_str("; the lock never ends")?,
                 }
                 match others.len() {
                     0 => Ok(()),

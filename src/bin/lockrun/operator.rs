@@ -125,7 +125,7 @@ fn state(arguments: &Arguments, inspection: &Inspection) -> String {
         (Some(_), None) => "held: a lock without permits".into(),
         (None, _) if held == 0 => "free".into(),
         (None, _) if inspection.is_semaphore() => {
-            format!("held: a semaphore with {held} permits taken")
+            format!("held: a semaphore, permits taken: {held}")
         }
         (None, _) => "held".into(),
     }

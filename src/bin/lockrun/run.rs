@@ -183,7 +183,7 @@ fn guarded(
         arguments.tell(|| match (lease.fencing_token(), arguments.permits) {
             (Some(fence), _) => format!("acquired {subject}, fencing token {fence}"),
             (None, Some(permits)) => {
-                format!("acquired {subject}, of {permits} permits; no fencing token")
+                format!("acquired {subject} (--permits {permits}), without a fencing token")
             }
             (None, None) => format!("acquired {subject}"),
         });

@@ -157,7 +157,7 @@ fn a_lock_with_no_end_is_seen_and_cleared() {
         let mut conn = server.connection().unwrap();
         let _: () = conn.set(KEY, "somebody").unwrap();
         let busy = run(&server, "", "echo in");
-        let said = "lockrun: `a` is busy: held by someone unknown without end\n";
+        let said = "lockrun: `a` is busy: held by someone unknown; the lock never ends\n";
         assert_eq!((busy.code, &*busy.err), (75, said));
         let status = ask(&server, "--status").out;
         assert!(status.ends_with("  ends           never\n"), "{status}");

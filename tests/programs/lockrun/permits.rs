@@ -171,7 +171,7 @@ fn the_status_names_all_holders_and_says_what_is_free() {
         assert!(status("--permits 1").starts_with("a: held: 2 permits, more than 1\n"));
         let seen = status("");
         assert!(
-            seen.starts_with("a: held: a semaphore with 2 permits taken\n"),
+            seen.starts_with("a: held: a semaphore, permits taken: 2\n"),
             "{seen}"
         );
         assert!(seen.contains("first") && seen.contains("second"), "{seen}");
@@ -273,7 +273,7 @@ fn a_command_with_a_permit_finds_no_fencing_token() {
         command.arg("echo ${LEASEHOLD_FENCING_TOKEN-none}");
         let ended = Tool::spawn(command.env("LEASEHOLD_FENCING_TOKEN", "7")).ends_with(0);
         assert_eq!(ended.out, "none\n");
-        let said = "acquired a permit of `a`, of 10000 permits; no fencing token";
+        let said = "acquired a permit of `a` (--permits 10000), without a fencing token";
         assert!(ended.err.contains(said), "{ended:?}");
         let ended = json(&run(&server, "--permits 2 --json", "true").err);
         assert!(ended["fencing_token"].is_null(), "{ended}");
