@@ -200,3 +200,22 @@ fn the_code_that_a_page_quotes_stands_in_the_library_or_an_example() {
         assert!(quotes >= 1, "{page}");
     }
 }
+
+#[test]
+fn a_chinese_page_has_the_code_and_the_output_of_the_english_page() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for entry in fs::read_dir(root.join("docs/zh")).unwrap() {
+        let chinese = entry.unwrap().path();
+        let name = chinese.file_name().unwrap();
+        let english = match name.to_str() {
+            Some("README.md") => root.join(name),
+            _ => root.join("docs").join(name),
+        };
+        let [chinese, english] = [&chinese, &english].map(|page| fs::read_to_string(page).unwrap());
+        let blocks = |page: &str| -> Vec<String> {
+            let blocks = page.split("```").skip(1).step_by(2);
+            blocks.map(str::to_owned).collect()
+        };
+        assert_eq!(blocks(&chinese), blocks(&english), "{}", name.display());
+    }
+}
