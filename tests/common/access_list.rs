@@ -1,17 +1,17 @@
-//! The access list that docs/guarantees.md names.
+//! Reads the access list in docs/guarantees.md.
 
 use std::{fs, path::Path};
 
-/// The rules of the row that is for this.
+/// The rules in the table row for `what`.
 pub fn rules(what: &str) -> Vec<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guarantees.md");
-    // What is named in the first column may be a link.
+    // The first column may contain a link.
     let text = fs::read_to_string(page).unwrap().replace(['[', ']'], "");
     let (_, list) = text.split_once("## The smallest access list").unwrap();
     let row = list
         .lines()
         .find(|line| line.starts_with(&format!("| {what}")));
-    // In a table a `|` that ends no cell is escaped.
+    // A `|` inside a cell is escaped.
     let row = row.unwrap_or_default().replace("\\|", "\n");
     let words = row.rsplit('|').nth(1).unwrap_or_default();
     let words = words.replace('\n', "|");

@@ -1,9 +1,11 @@
-//! A program on the article's read-write locks: scripts of our own wording to the same effect, on the same keys.
+//! A client that uses the article's read-write locks: our own scripts with the same effect on the
+//! same keys.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use redis::{Connection, Script};
 
-/// The single-instance edition. A read lock and a write lock are released by `DEL`, for want of a script.
+/// The single-instance edition. The article gives no release script, so both locks are released by
+/// `DEL`.
 pub mod two_key {
     use super::{Connection, Script};
 
@@ -55,16 +57,16 @@ pub mod one_hash {
         if redis.call('HGET', KEYS[1], ARGV[2]) ~= ARGV[1] then return end
         redis.call('HDEL', KEYS[1], ARGV[2])";
 
-    /// The lengths of the key, a reader and a writer in milliseconds: in the article 10 s, 1 s and 3 s, here so much that
-    /// no test is too slow for them.
+    /// The lifetimes of the key, a reader and a writer in milliseconds. The article has 10 s, 1 s
+    /// and 3 s; these are long enough for a slow test.
     pub const LENGTHS: [i64; 3] = [90_000, 20_000, 30_000];
 
-    /// `now` is what this client's clock says, and its identification. `side` is `read` or `write`.
+    /// `now` is this client's clock, and also its identifier. `side` is `read` or `write`.
     pub fn acquire(conn: &mut Connection, side: &str, key: &str, now: i64) -> bool {
         acquire_for(conn, side, key, &now.to_string(), LENGTHS)
     }
 
-    /// The same with other lengths, and any text for the time.
+    /// Like `acquire`, with other lifetimes and any text as the time.
     pub fn acquire_for(
         conn: &mut Connection,
         side: &str,

@@ -1,4 +1,4 @@
-//! What most tests begin with.
+//! The setup that most tests start with.
 
 use std::time::Duration;
 
@@ -6,12 +6,13 @@ use redis::Connection;
 
 use super::Server;
 
-/// A millisecond, to be multiplied.
+/// One millisecond, as a factor.
 pub const MS: Duration = Duration::from_millis(1);
-/// Longer than any test takes: a lease that does not end in it, and a wait that ends only where something hangs.
+/// Longer than any test takes: a lease that does not expire, or a wait that only times out if
+/// something hangs.
 pub const LONG: Duration = Duration::from_secs(20);
 
-/// A server of the test's own, and a connection to it.
+/// A private server and a connection to it.
 pub fn start() -> (Server, Connection) {
     let server = Server::start().unwrap();
     let conn = server.connection().unwrap();

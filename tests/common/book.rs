@@ -1,4 +1,4 @@
-//! The lock functions of the book's Python and Java code, by the commands that they send, as somebody else's client.
+//! A foreign client: the commands sent by the lock functions of the book's Python and Java code.
 
 use std::{
     fmt,
@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::Server;
 
-/// A program that uses the book's functions.
+/// A client that uses the book's functions.
 pub trait BookClient: Send {
     fn acquire_lock(&mut self, name: &str, wait: Duration) -> anyhow::Result<Option<String>>;
 
@@ -27,17 +27,18 @@ pub trait BookClient: Send {
 
     fn release_lock(&mut self, name: &str, identifier: &str) -> anyhow::Result<bool>;
 
-    /// Adds one to a number so often, with a `GET` and a `SET` that only the lock keeps together.
+    /// Increments a number this many times by `GET` and `SET`, which only the lock makes atomic.
     fn count_under_lock(&mut self, name: &str, number: &str, times: u32) -> anyhow::Result<()>;
 
-    /// The first half of a purchase: takes the lock of the edition's market and reads. Whether the item can be bought.
+    /// First half of a purchase: acquires the edition's market lock and reads. Returns whether the
+    /// item can be bought.
     fn look_at(&mut self, sale: &Sale) -> anyhow::Result<bool>;
 
-    /// The second half: pays and moves the item, if it can be bought, and gives the lock back.
+    /// Second half: pays and moves the item if it can be bought, then releases the lock.
     fn decide_on(&mut self, sale: &Sale) -> anyhow::Result<()>;
 }
 
-/// Who buys what from whom.
+/// Buyer, seller and item of a purchase.
 pub struct Sale {
     pub buyer: &'static str,
     pub item: String,
@@ -55,20 +56,22 @@ impl fmt::Display for Sale {
     }
 }
 
-/// In what the two editions differ.
+/// The differences between the two editions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edition {
-    /// A lease is rounded up to whole seconds; a lock has no end if its `TTL` is negative; the market's lock is `lock:market:`.
+    /// Rounds a lease up to whole seconds; treats a lock with a negative `TTL` as endless; the
+    /// market lock is `lock:market:`.
     Python,
-    /// The article's: a lease is cut to whole seconds; a lock has no end if its `TTL` is -1; the market's lock is `lock:market`.
+    /// The article's: truncates a lease to whole seconds; treats a lock with a `TTL` of -1 as
+    /// endless; the market lock is `lock:market`.
     Java,
 }
 
-/// An edition of the book, spoken from here.
+/// An edition of the book, implemented in Rust.
 pub struct Book {
     conn: Connection,
     edition: Edition,
-    /// What the market's lock is held with, and the price, if the item can be bought.
+    /// The token of the market lock, and the price if the item can be bought.
     looked: Option<(String, Option<i64>)>,
 }
 
@@ -212,7 +215,7 @@ impl BookClient for Book {
     }
 }
 
-/// A program of another language: it reads a request a line and answers each with a line.
+/// A program in another language: reads one request per line and answers each with one line.
 pub struct Program {
     process: Child,
     requests: ChildStdin,

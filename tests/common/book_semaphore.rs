@@ -1,4 +1,5 @@
-//! The semaphores of the book's section 6.3, by the commands that its Python code sends, as somebody else's client.
+//! A foreign client: the commands that the Python code in the book's section 6.3 sends for its
+//! semaphores.
 
 use std::{
     thread,
@@ -14,7 +15,7 @@ use super::{
     book::{Book, BookClient, Edition, Program},
 };
 
-/// A program that uses the book's semaphores.
+/// A client that uses the book's semaphores.
 pub trait SemaphoreClient: Send {
     fn acquire(&mut self, asked: &Asked<'_>) -> anyhow::Result<Option<String>>;
     fn release(&mut self, name: &str, identifier: &str) -> anyhow::Result<bool>;
@@ -22,7 +23,8 @@ pub trait SemaphoreClient: Send {
     fn release_fair(&mut self, name: &str, identifier: &str) -> anyhow::Result<bool>;
     fn refresh_fair(&mut self, name: &str, identifier: &str) -> anyhow::Result<bool>;
     fn acquire_with_lock(&mut self, asked: &Asked<'_>) -> anyhow::Result<Option<String>>;
-    /// Acquires and releases so often, and counts those inside at a number. The most that it has seen there.
+    /// Acquires and releases this many times and counts the holders at a number. Returns the
+    /// highest count seen.
     fn storm(
         &mut self,
         way: Way,
@@ -32,7 +34,7 @@ pub trait SemaphoreClient: Send {
     ) -> anyhow::Result<i64>;
 }
 
-/// What is asked for.
+/// The arguments of an acquire.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
     pub name: &'a str,
@@ -40,7 +42,7 @@ pub struct Asked<'a> {
     pub timeout: Duration,
 }
 
-/// Which of the three functions acquires.
+/// The function that acquires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Basic,
@@ -58,11 +60,11 @@ impl Way {
     }
 }
 
-/// The steps, spoken from here, one at a time if wanted.
+/// The book's steps in Rust; a test can run them one at a time.
 pub struct BookSemaphores {
     conn: Connection,
     locks: Book,
-    /// Seconds by which this client's clock is ahead.
+    /// Seconds by which this client's clock is fast.
     pub clock_ahead: f64,
 }
 
@@ -96,7 +98,7 @@ impl BookSemaphores {
         Ok(pipe.query(&mut self.conn)?)
     }
 
-    /// The first transaction: sweeps, and takes a number.
+    /// First transaction: removes expired holders and draws a number.
     pub fn arrive(&mut self, asked: &Asked<'_>) -> anyhow::Result<Arrival> {
         let (name, at) = (asked.name, self.clock()?);
         let (owner, counter) = (format!("{name}:owner"), format!("{name}:counter"));
@@ -123,7 +125,7 @@ impl BookSemaphores {
         })
     }
 
-    /// The second: stands in both sets, and has this rank.
+    /// Second transaction: enters both sets and returns its rank.
     pub fn join(&mut self, name: &str, arrival: &Arrival) -> anyhow::Result<u32> {
         let owner = format!("{name}:owner");
         let (at, number) = (arrival.at.to_string(), arrival.number.to_string());
@@ -136,7 +138,7 @@ impl BookSemaphores {
         Ok(rank)
     }
 
-    /// The third, and a release: what the first set says.
+    /// Third transaction, also the release: returns whether the first set contained the identifier.
     pub fn leave(&mut self, name: &str, identifier: &str) -> anyhow::Result<bool> {
         let owner = format!("{name}:owner");
         let (removed, _): (i64, i64) =

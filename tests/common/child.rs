@@ -1,4 +1,4 @@
-//! The child of a fork, which does one thing and ends.
+//! A forked child that does one thing and exits.
 
 use std::{
     cell::Cell,
@@ -15,10 +15,10 @@ use nix::{
     unistd::Pid,
 };
 
-/// Longer than any child takes that does not hang.
+/// Longer than any child runs unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A child of a fork. However the test ends, it does not outlive this value.
+/// A forked child, killed when this value is dropped.
 pub struct Forked {
     process: i32,
     started: Instant,
@@ -28,8 +28,8 @@ pub struct Forked {
 }
 
 impl Forked {
-    /// Starts one. It has no thread but this one, and must not print: another thread may have been printing when the process
-    /// was copied.
+    /// Forks. The child has only this thread and must not print: another thread may have held the
+    /// output lock at the time of the fork.
     pub fn start(says: impl FnOnce() -> String) -> Self {
         let (hears, mut tells) = pipe().unwrap();
         match fork().unwrap() {
@@ -48,7 +48,7 @@ impl Forked {
         }
     }
 
-    /// Whether it has ended. One that hangs is killed.
+    /// True if it has exited. Kills a child that hangs.
     pub fn has_ended(&mut self) -> bool {
         self.has_ended = self.has_ended || waitpid_nohang(self.process).unwrap().is_some();
         if !self.has_ended && self.started.elapsed() > PATIENCE {
@@ -58,7 +58,7 @@ impl Forked {
         self.has_ended
     }
 
-    /// What it has said at its end; `None`: it hung, and was killed.
+    /// The child's output; `None` if it hung and was killed.
     pub fn said(mut self) -> Option<String> {
         while !self.has_ended() {
             thread::sleep(Duration::from_millis(2));
@@ -86,12 +86,13 @@ impl Drop for Forked {
     }
 }
 
-/// What a child of a fork says; `None`: it hung, and was killed.
+/// The output of a forked child; `None` if it hung and was killed.
 pub fn said_by_a_child(says: impl FnOnce() -> String) -> Option<String> {
     Forked::start(says).said()
 }
 
-/// Runs a function that forks where it calls what it is given. What came of the function in the child, `None` if it hung, and here.
+/// Runs a function that forks when it calls its argument. Returns the function's result in the
+/// child (`None` if it hung) and in the parent.
 pub fn forking_within<T: Debug>(function: impl FnOnce(&dyn Fn()) -> T) -> (Option<String>, T) {
     let (hears, mut tells) = pipe().unwrap();
     let forked = Cell::new(None);
@@ -114,7 +115,7 @@ fn end_as_a_child(tells: &mut PipeWriter, says: impl FnOnce() -> String) -> ! {
     let said = catch_unwind(AssertUnwindSafe(says));
     let said = said.unwrap_or_else(|_| String::from("it panicked"));
     let _ = tells.write_all(said.as_bytes());
-    // Without whatever the parent wants done at its end.
+    // Skips the exit handlers inherited from the parent.
     let _ = kill(Pid::this(), Signal::SIGKILL);
     process::abort()
 }

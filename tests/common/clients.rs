@@ -1,18 +1,18 @@
-//! What a server knows of its clients.
+//! The server's view of its clients.
 
 use redis::Connection;
 
-/// The number that the server gave this connection.
+/// The server's id of this connection.
 pub fn id(conn: &mut Connection) -> u64 {
     redis::cmd("CLIENT").arg("ID").query(conn).unwrap()
 }
 
-/// How many connections the server has beside the one that asks.
+/// Number of connections to the server, without this one.
 pub fn count(admin: &mut Connection) -> usize {
     list(admin).lines().count() - 1
 }
 
-/// The ports of those whom the server tells of changes: the watchdog, and threads that wait.
+/// The client ports of connections with tracking: the watchdog's and those of waiting threads.
 pub fn told_of_changes(admin: &mut Connection) -> Vec<u16> {
     let list = list(admin);
     let has_t = |line: &&str| field(line, "flags=").is_some_and(|flags| flags.contains('t'));
@@ -20,18 +20,18 @@ pub fn told_of_changes(admin: &mut Connection) -> Vec<u16> {
     list.lines().filter(has_t).filter_map(port).collect()
 }
 
-/// Whether somebody's command waits for the end of a `CLIENT PAUSE`.
+/// True if a command is held back by `CLIENT PAUSE`.
 pub fn are_held_back(admin: &mut Connection) -> bool {
     let has_b = |line: &str| field(line, "flags=").is_some_and(|flags| flags.contains('b'));
     list(admin).lines().any(has_b)
 }
 
-/// Whether the server has the connection still.
+/// True if the connection is still open on the server.
 pub fn exists(admin: &mut Connection, id: u64) -> bool {
     list(admin).contains(&format!("id={id} "))
 }
 
-/// Lets the server close a connection.
+/// Has the server close a connection.
 pub fn kill(admin: &mut Connection, id: u64) {
     redis::cmd("CLIENT")
         .arg("KILL")

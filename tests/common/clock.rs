@@ -6,17 +6,17 @@ use std::fs;
 
 use redis::Connection;
 
-/// What it says, in milliseconds since 1970.
+/// The server's time in milliseconds since 1970.
 pub fn millis(conn: &mut Connection) -> i64 {
     let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(conn).unwrap();
     seconds * 1000 + micros / 1000
 }
 
-/// The recipes' scripts, one after another, which learn the time from `told`: Lua of `real`, the
-/// server's clock, in microseconds.
+/// Concatenates recipe scripts and replaces their clock by `told`, a Lua expression of `real`, the
+/// server's clock in microseconds.
 ///
-/// `redis` is another table there. So it works on servers whose `TIME` stands still within a script
-/// as well.
+/// It shadows `redis` with a table of its own, so it also works on servers that freeze `TIME`
+/// within a script.
 pub fn told_the_time(parts: &[&str], told: &str) -> String {
     let mut script = format!(
         "local server, told = redis, function(real) return {told} end
@@ -36,7 +36,7 @@ end }}, {{ __index = server }})\n"
     script
 }
 
-/// The same script, which learns the time from `told` from this line on.
+/// The same script; after `line` its clock is another `told`.
 pub fn told_otherwise_after(script: &str, line: &str, told: &str) -> String {
     let (before, behind) = script.split_once(line).unwrap();
     format!("{before}{line}told = function(real) return {told} end\n{behind}")

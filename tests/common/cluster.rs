@@ -1,4 +1,4 @@
-//! A Redis Cluster of three masters with a replica each, on this machine and stopped when dropped.
+//! A Redis Cluster of three masters with one replica each, on this machine, stopped on drop.
 
 mod gates;
 
@@ -17,51 +17,51 @@ use super::{Gate, Server, sentinels::Marks, server::free_cluster_port};
 
 const MASTERS: usize = 3;
 const SLOTS: u16 = 16_384;
-/// Two seconds of it are the nodes' own: so long after its start a node takes no writes.
+/// A node accepts no writes in the first two seconds after its start.
 const FORM_LIMIT: Duration = Duration::from_secs(30);
-/// On a busy machine two nodes that were introduced may take too long to greet each other, and forget it.
+/// On a busy machine two nodes may be too slow to complete a handshake, and drop it.
 const INTRODUCED: Duration = Duration::from_secs(3);
-/// On a busy machine nodes doubt each other for a while.
+/// On a busy machine nodes suspect each other for a while.
 const WHOLE_LIMIT: Duration = Duration::from_secs(120);
 const FAILOVER_LIMIT: Duration = Duration::from_secs(20);
 
-/// How a cluster is started.
+/// The options of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// How long a node has to be silent before it is taken for dead.
+    /// A node that is silent for this long is considered dead.
     pub node_timeout: Duration,
-    /// Everybody reaches the nodes through gates.
+    /// Clients and replicas connect to the nodes through gates.
     pub gated: bool,
-    /// The nodes reach each other through gates of their own, so that one can be cut off.
+    /// The cluster bus goes through separate gates, so a test can cut off one node.
     pub bus_gated: bool,
-    /// More settings of the nodes.
+    /// Additional server settings.
     pub settings: &'static [&'static str],
 }
 
-/// Six nodes: the first three are the masters at first, and node `n + 3` is the replica of node `n`.
+/// Six nodes: the first three start as the masters, and node `n + 3` is the replica of node `n`.
 pub struct Cluster {
     pub nodes: Vec<Server>,
-    /// As many as nodes, if there are any.
+    /// One per node, or empty.
     pub gates: Vec<Gate>,
     bus_gates: Vec<Gate>,
     ids: Vec<String>,
-    /// Slots arrive at their new masters one batch after the other.
+    /// Serializes the last step of slot migrations.
     pub(super) closing: Mutex<()>,
 }
 
 impl Cluster {
-    /// One whose nodes are taken for dead after a second.
+    /// A cluster that considers a node dead after one second.
     pub fn start() -> anyhow::Result<Self> {
         Self::planned(Duration::from_secs(1), false)
     }
 
-    /// One whose nodes serve all slots also where a busy machine keeps them from hearing each other for a second or two. No failover of
-    /// it is tried again soon, not even a planned one.
+    /// A cluster that keeps serving all slots while nodes cannot reach each other for a second or
+    /// two on a busy machine. A failover that fails, even a planned one, is not retried soon.
     pub fn patient() -> anyhow::Result<Self> {
         Self::planned(Duration::from_secs(5), false)
     }
 
-    /// One that is gated, or not.
+    /// A cluster with or without gates.
     pub fn planned(node_timeout: Duration, gated: bool) -> anyhow::Result<Self> {
         Self::laid_out(Layout {
             node_timeout,
@@ -71,7 +71,7 @@ impl Cluster {
         })
     }
 
-    /// Starts one, and waits until it takes writes for all slots: about two seconds.
+    /// Starts a cluster and waits until it accepts writes for all slots, about two seconds.
     pub fn laid_out(layout: Layout) -> anyhow::Result<Self> {
         let mut cluster = Self {
             nodes: Vec::new(),
@@ -121,7 +121,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// `redis+cluster://127.0.0.1:PORT,127.0.0.1:PORT,127.0.0.1:PORT`, of the first three nodes.
+    /// `redis+cluster://127.0.0.1:PORT,127.0.0.1:PORT,127.0.0.1:PORT`, with the first three nodes.
     pub fn url(&self) -> String {
         let hosts: Vec<_> = (0..MASTERS)
             .map(|at| format!("127.0.0.1:{}", self.announced(at)))
@@ -129,7 +129,7 @@ impl Cluster {
         format!("redis+cluster://{}", hosts.join(","))
     }
 
-    /// The port at which others reach a node.
+    /// The port that a node announces.
     pub fn announced(&self, node: usize) -> u16 {
         match self.gates.get(node) {
             Some(gate) => gate.port(),
@@ -137,7 +137,7 @@ impl Cluster {
         }
     }
 
-    /// Which node is the master of the slot of this key, as most nodes that answer say.
+    /// The master of this key's slot, according to most nodes that answer.
     pub fn master_of(&self, key: &str) -> anyhow::Result<usize> {
         let mut votes = vec![0; self.nodes.len()];
         let mut asked = 0;
@@ -170,13 +170,14 @@ impl Cluster {
             .context("the nodes do not agree whose slot it is")
     }
 
-    /// A planned failover to the replica of this master, which has happened when it returns. Says who is the master now.
+    /// Performs a planned failover to this master's replica and returns the new master.
     pub fn fail_over(&self, master: usize) -> anyhow::Result<usize> {
         let replica = partner(master);
         let mut conn = self.nodes[replica].connection()?;
         let started = Instant::now();
         while started.elapsed() < FAILOVER_LIMIT {
-            // On a busy machine it takes its master for dead at times, and refuses; and gives up what has taken five seconds.
+            // On a busy machine the replica may consider its master dead and refuse. It also aborts
+            // a failover after five seconds.
             let asked = redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut conn);
             let patience = if asked.is_ok() { 6_000 } else { 20 };
             if self.becomes_master(replica, Duration::from_millis(patience)) {
@@ -205,8 +206,8 @@ impl Cluster {
         false
     }
 
-    /// Waits until every slot is served, every node says the same of whose it is, and every node but the masters is a replica in step
-    /// with its master.
+    /// Waits until all slots are served, all nodes agree on their owners, and every other node is a
+    /// replica in sync with its master.
     pub fn wait_until_whole(&self) -> anyhow::Result<()> {
         let (started, mut marks) = (Instant::now(), Marks::default());
         while !self.is_whole(&mut marks).unwrap_or(false) {
@@ -218,13 +219,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// The name by which the nodes know each other.
+    /// The node's cluster id.
     pub fn id(&self, node: usize) -> &str {
         &self.ids[node]
     }
 
-    /// Starts a node again that was killed. It comes back as a replica of the one that has taken its place, and has what that one
-    /// has when this returns.
+    /// Restarts a killed node, as a replica of the node that replaced it, and waits until it is in
+    /// sync.
     pub fn revive(&mut self, node: usize) -> anyhow::Result<()> {
         self.nodes[node].restart()?;
         self.announce_gates(node)?;
@@ -238,7 +239,8 @@ impl Cluster {
         Ok(slot.arg("KEYSLOT").arg(key).query(&mut conn)?)
     }
 
-    /// A tag that begins like this: names that have it in braces are on the shard that this master had at first.
+    /// A hash tag with this prefix: names that contain it in braces are in a slot that this master
+    /// owned at the start.
     pub fn tag(&self, master: usize, begins: &str) -> anyhow::Result<String> {
         for n in 0..1_000 {
             let tag = format!("{begins}-{n}");
@@ -333,12 +335,12 @@ fn start_node(layout: Layout) -> anyhow::Result<Server> {
     Server::start_on(free_cluster_port, &[&args, layout.settings].concat())
 }
 
-/// At which a node hears the others.
+/// The node's cluster bus port.
 fn bus_port(node: &Server) -> u16 {
     node.port() + 10_000
 }
 
-/// The slots of a master at first.
+/// The slots that a master owns at the start.
 pub fn slots_of(master: usize) -> impl Iterator<Item = u16> {
     (0..SLOTS).filter(move |slot| master_at_first(*slot) == master)
 }
@@ -347,12 +349,12 @@ fn master_at_first(slot: u16) -> usize {
     usize::from(slot) * MASTERS / usize::from(SLOTS)
 }
 
-/// The names of those that have slots, each with its slots, by `CLUSTER NODES`.
+/// The ids of the slot owners, each with its slots, from `CLUSTER NODES`.
 fn owners_in(known: &str) -> BTreeSet<String> {
     let owner = |line: &str| {
         let mut words = line.split(' ');
         let id = words.next()?.to_owned();
-        // A node says in brackets which of its slots are on their way.
+        // Slots in brackets are migrating.
         let slots = words.skip(7).filter(|range| !range.starts_with('['));
         let slots: Vec<_> = slots.collect();
         (!slots.is_empty()).then(|| format!("{id} {}", slots.join(" ")))
@@ -360,7 +362,7 @@ fn owners_in(known: &str) -> BTreeSet<String> {
     known.lines().filter_map(owner).collect()
 }
 
-/// Whose slot it is, by `CLUSTER NODES`.
+/// The id of the slot's owner, from `CLUSTER NODES`.
 pub(super) fn owner_in(known: &str, slot: u16) -> Option<&str> {
     known.lines().find_map(|line| {
         let mut words = line.split(' ');
@@ -374,7 +376,7 @@ pub(super) fn owner_in(known: &str, slot: u16) -> Option<&str> {
     })
 }
 
-/// One that waits no longer than a second for an answer.
+/// A connection with a read time-out of one second.
 pub(super) fn connection(node: &Server) -> anyhow::Result<Connection> {
     let limit = Duration::from_secs(1);
     let conn = redis::Client::open(node.url())?.get_connection_with_timeout(limit)?;
@@ -382,7 +384,7 @@ pub(super) fn connection(node: &Server) -> anyhow::Result<Connection> {
     Ok(conn)
 }
 
-/// The one that all tests of a program share which leave it as it was.
+/// The cluster shared by all tests of a program that leave it unchanged.
 pub fn shared() -> Arc<Cluster> {
     static SHARED: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock();

@@ -1,9 +1,10 @@
-//! A program on the document's reentrant lock: its three scripts in our own wording, to the same effect.
+//! A client that uses the document's reentrant lock: our own versions of its three scripts, with
+//! the same effect.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use redis::{Connection, Script};
 
-/// A client of the document's.
+/// A client that uses the document's lock.
 pub struct Document {
     pub conn: Connection,
     key: String,
@@ -15,7 +16,7 @@ impl Document {
         Self { conn, key }
     }
 
-    /// 1: taken or entered again, 0: somebody else's.
+    /// 1: acquired or re-entered, 0: held by another owner.
     pub fn acquire(&mut self, owner: &str, seconds: &str) -> redis::RedisResult<i64> {
         let script = "local free = redis.call('EXISTS', KEYS[1]) == 0 \
             if not free and redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end \

@@ -1,10 +1,11 @@
-//! The examples of this crate as programs.
+//! The crate's examples, run as programs.
 
 use std::{cell::RefCell, env, process::Command};
 
 use super::wait::unless_halted;
 
-/// An example as a command. `cargo test` builds the examples beside the tests; `cargo test --test NAME` does not.
+/// The command that runs an example. `cargo test` builds the examples too; `cargo test --test NAME`
+/// does not.
 pub fn example(name: &str) -> Command {
     let tests = env::current_exe().unwrap();
     let examples = tests.ancestors().nth(2).unwrap().join("examples");
@@ -13,7 +14,8 @@ pub fn example(name: &str) -> Command {
     Command::new(program)
 }
 
-/// What an example prints. It is run again where the machine stood still: then what it is to show may not happen.
+/// The output of an example. Runs it again if the machine stalled, because then it may not show its
+/// effect.
 pub fn printed(command: impl Fn() -> Command) -> String {
     let printed = RefCell::default();
     unless_halted(|| {

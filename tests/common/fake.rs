@@ -1,4 +1,4 @@
-//! Something on a port that talks like a sentinel or a server, and says what a test has it say.
+//! A fake sentinel or server that sends the answers a test gives it.
 
 use std::{
     io::{Read, Write},
@@ -18,14 +18,14 @@ use super::{
     server::{Port, listener},
 };
 
-/// What it answers to a command, by the command's upper-case name and how many of these there were before. The name of what is asked
-/// of a cluster or a sentinel has two words: `CLUSTER SLOTS`.
+/// The answer to a command, from its upper-case name and the number of earlier commands of that
+/// name. Commands to a cluster or a sentinel have two words, as in `CLUSTER SLOTS`.
 type Answers = Box<dyn FnMut(&str, usize) -> Vec<u8> + Send>;
 
-/// In place of this answer the connection is closed.
+/// Closes the connection instead of answering.
 pub const HANG_UP: &[u8] = b"hang up";
 
-/// By the newer protocol, of one channel.
+/// The RESP3 reply to a subscription to one channel.
 const SUBSCRIBED: &[u8] = b">3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n";
 const ANNOUNCED: &[u8] = b">3\r\n$7\r\nmessage\r\n$14\r\n+switch-master\r\n$8\r\nmymaster\r\n";
 
@@ -34,7 +34,7 @@ pub struct Fake {
     port: Port,
     ended: Arc<AtomicBool>,
     asked: Arc<Mutex<Vec<String>>>,
-    /// Those who have subscribed to something.
+    /// The subscribed connections.
     subscribed: Arc<Mutex<Vec<TcpStream>>>,
 }
 
@@ -66,12 +66,13 @@ impl Fake {
         }
     }
 
-    /// A sentinel that names this port as the master's, at this configuration, for an hour already.
+    /// A sentinel that reports this port and configuration epoch for a master that has had its role
+    /// for an hour.
     pub fn sentinel(answers: impl Fn() -> (u16, u64) + Send + 'static) -> Self {
         Self::sentinel_since(Duration::from_secs(3_600), answers)
     }
 
-    /// A sentinel whose master has been one for so long, as it says each time.
+    /// A sentinel that also reports how long the master has had its role.
     pub fn sentinel_since(
         since: Duration,
         answers: impl Fn() -> (u16, u64) + Send + 'static,
@@ -83,7 +84,8 @@ impl Fake {
                 "SUBSCRIBE" => return [SUBSCRIBED, SUBSCRIBED].concat(),
                 _ => {}
             }
-            // The two questions come in one write, and are of one moment.
+            // The client sends both questions in one write; both answers have to be from the same
+            // moment.
             if command != "SENTINEL MASTER" {
                 said = answers();
                 let port = said.0.to_string();
@@ -101,14 +103,14 @@ impl Fake {
         })
     }
 
-    /// A sentinel announces a failover.
+    /// Announces a failover, like a sentinel.
     pub fn announce(&self) {
         for mut client in &*self.subscribed.lock() {
             client.write_all(ANNOUNCED).unwrap();
         }
     }
 
-    /// How many have subscribed.
+    /// Number of subscribed connections.
     pub fn subscribers(&self) -> usize {
         self.subscribed.lock().len()
     }
@@ -117,7 +119,7 @@ impl Fake {
         self.port.number()
     }
 
-    /// The names of the commands that came so far.
+    /// The names of the commands received so far.
     pub fn asked(&self) -> Vec<String> {
         self.asked.lock().clone()
     }
@@ -136,7 +138,7 @@ fn talk(
     asked: &Mutex<Vec<String>>,
     subscribed: &Mutex<Vec<TcpStream>>,
 ) {
-    // Two answers in a row would be 40 ms apart.
+    // With Nagle's algorithm, two answers in a row would arrive 40 ms apart.
     let _ = client.set_nodelay(true);
     let (mut unread, mut chunk) = (Vec::new(), [0; 4096]);
     while let Ok(length) = client.read(&mut chunk) {

@@ -1,4 +1,4 @@
-//! Every command of a function × what can go wrong on its way.
+//! Every command of a function × every fault on its way.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -22,19 +22,21 @@ enum Fault {
     Swallow,
 }
 
-/// Where the call is broken.
+/// The position of the fault.
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    /// The server knows the script: otherwise it is sent by its hash, and then whole.
+    /// True if the server has the script cached; otherwise the client sends the hash and then the
+    /// script.
     known: bool,
     nth: usize,
     is_last: bool,
 }
 
-/// Breaks every command of the call, one at a time, with its script known to the server and not, and checks each time.
+/// Breaks each command of the call in turn, with and without a cached script, and checks after
+/// each.
 ///
-/// The call gets the name of a lock: what it does to the lock `a` goes through the connection that breaks. The check is
-/// told whether the last command was executed.
+/// The call receives a lock name; its work on the lock `a` goes through the connection that breaks.
+/// The check learns whether the server executed the last command.
 pub fn for_each_fault<T: fmt::Debug>(
     is_script: bool,
     arrange: impl Fn(&mut Connection) + Sync,
@@ -62,7 +64,7 @@ fn break_there<T: fmt::Debug>(
     let server = Server::start().unwrap();
     let mut direct = server.connection().unwrap();
     for fault in [Fault::CutBefore, Fault::CutAfter, Fault::Swallow] {
-        // On a busy machine a reply that is not swallowed may take that long too: then once more, with more patience.
+        // On a busy machine an intact reply may take this long too: retry with a longer time-out.
         let result = [SILENCE, 4 * SILENCE, 16 * SILENCE]
             .iter()
             .find_map(|silence| {
@@ -96,7 +98,7 @@ fn break_there<T: fmt::Debug>(
     }
 }
 
-/// What is left of the lock, if it is there. It always has an end, at most so far away.
+/// The lock's remaining time if it exists. Asserts that it expires within `at_most`.
 pub fn left(conn: &mut Connection, at_most: Duration) -> Option<Duration> {
     let left: i64 = conn.pttl("lock:a").unwrap();
     assert_ne!(left, -1, "a lock for ever");
@@ -105,7 +107,7 @@ pub fn left(conn: &mut Connection, at_most: Duration) -> Option<Duration> {
     Some(left)
 }
 
-/// It may have happened, and of an acquire the error says by which token.
+/// Asserts an unknown outcome; for an acquire, the error carries the token.
 #[track_caller]
 pub fn assert_unknown<T: fmt::Debug>(result: &Result<T>, token: Option<&Token>) {
     assert!(matches!(result, Err(Error::Unknown { .. })), "{result:?}");

@@ -1,8 +1,8 @@
-//! A door in front of a server that others are told to go through: it can be shut for replication alone, or for all.
+//! A gate in front of a server, which can be shut for replication alone or for all connections.
 //!
-//! The [`Proxy`](super::Proxy) takes conversations apart, which replication is not. A gate passes on bytes. A server that
-//! announces its gate's port is reached through it by clients, by its replicas and by sentinels alike; the messages between the
-//! nodes of a cluster go another way, which may have a gate of its own.
+//! The [`Proxy`](super::Proxy) parses commands and replies, which a replication stream does not
+//! have. A gate forwards bytes. A server that announces its gate's port is reached through it by
+//! clients, replicas and sentinels; the cluster bus uses another port, which may have a gate too.
 
 use std::{
     io::{self, Read, Write},
@@ -19,13 +19,13 @@ use parking_lot::Mutex;
 
 use super::server::{Port, free_port};
 
-/// What a replica asks its master for.
+/// The command by which a replica starts to replicate.
 const REPLICATE: &[u8] = b"PSYNC";
 
-/// Where a node of a cluster writes its name in each message to another.
+/// The position of the sender's id in a cluster bus message.
 const SENDER: Range<usize> = 40..80;
 
-/// Open until it is shut; ends when it is dropped.
+/// Open until shut; stops when dropped.
 pub struct Gate {
     port: Port,
     shared: Arc<Shared>,
@@ -36,22 +36,22 @@ struct Shared {
     doors: Mutex<Vec<Arc<Door>>>,
     shut_for_replicas: AtomicBool,
     shut: AtomicBool,
-    /// The node of a cluster that must not pass.
+    /// The id of the cluster node whose messages are blocked.
     shut_for: Mutex<Option<String>>,
     ended: AtomicBool,
 }
 
-/// One connection through the gate.
+/// A connection through the gate.
 struct Door {
     client: TcpStream,
     server: TcpStream,
     is_of_a_replica: AtomicBool,
-    /// What came first through it, if it was as long as a message between nodes.
+    /// The sender in the first message, if that was as long as a cluster bus message.
     sender: Mutex<Option<Vec<u8>>>,
 }
 
-/// On another port where the first is taken after all: a process that a test is starting has a copy of the socket by which the port was
-/// found free, until it becomes its program.
+/// Tries another port if the first is taken after all: a process that another test is starting
+/// holds a copy of the socket that found the port free, until its `exec`.
 fn listen() -> anyhow::Result<(Port, TcpListener)> {
     for _ in 0..20 {
         let port = free_port()?;
@@ -63,7 +63,7 @@ fn listen() -> anyhow::Result<(Port, TcpListener)> {
 }
 
 impl Gate {
-    /// On a port that nobody else is given by chance, in front of that one.
+    /// Listens on a port that no other process gets by chance, and forwards to `server`.
     pub fn before(server: u16) -> anyhow::Result<Self> {
         let (port, listener) = listen()?;
         let shared = Arc::new(Shared {
@@ -79,31 +79,31 @@ impl Gate {
         Ok(Self { port, shared })
     }
 
-    /// The port to go to instead of the server's.
+    /// The port to connect to instead of the server's.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    /// From now on no replica gets anything from this server. Its other clients do.
+    /// From now on no replica receives data from this server; other clients are not affected.
     pub fn shut_for_replicas(&self) {
         self.shared.shut_for_replicas.store(true, Ordering::SeqCst);
         self.shared.cut_what_is_shut_out();
     }
 
-    /// From now on nobody reaches the server through it, and who was connected is cut off.
+    /// From now on the gate accepts no connection, and closes the open ones.
     pub fn shut(&self) {
         self.shared.shut.store(true, Ordering::SeqCst);
         self.shared.cut_what_is_shut_out();
     }
 
-    /// From now on that node of a cluster does not get through, by its id. The gate is before the port for the messages among
-    /// the nodes.
+    /// From now on the gate blocks the cluster node with this id. For a gate in front of a cluster
+    /// bus port.
     pub fn shut_for(&self, node: &str) {
         *self.shared.shut_for.lock() = Some(node.to_owned());
         self.shared.cut_what_is_shut_out();
     }
 
-    /// Everybody may pass again.
+    /// Lets all connections through again.
     pub fn open(&self) {
         *self.shared.shut_for.lock() = None;
         self.shared.shut_for_replicas.store(false, Ordering::SeqCst);
@@ -125,7 +125,7 @@ impl Shared {
             if self.ended.load(Ordering::SeqCst) {
                 return;
             }
-            // A server that is down is a connection that closes.
+            // If the server is down, the client's connection closes.
             let _ = client.and_then(|client| self.let_in(client));
         }
     }

@@ -1,4 +1,5 @@
-//! One lock of the article's cluster edition, our functions on it, and a client on the article's scripts.
+//! A lock of the article's cluster edition, used by our functions and by a client with the
+//! article's scripts.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::Duration;
@@ -15,7 +16,7 @@ use super::{Server, article::one_hash as article, clock::millis, wait::comes_tru
 
 pub const KEY: &str = "lockKey";
 
-/// The lengths that `article::LENGTHS` are.
+/// The same lifetimes as `article::LENGTHS`.
 pub const LEASES: Lifetimes = Lifetimes {
     read: Duration::from_secs(20),
     write: Duration::from_secs(30),
@@ -59,7 +60,7 @@ impl World {
         release_write(&mut self.conn, KEY, token, &self.leases).unwrap()
     }
 
-    /// A client on the article's scripts acquires `read` or `write` at what its clock says.
+    /// A client with the article's scripts acquires `read` or `write`; its clock shows `now`.
     pub fn article_acquires(&mut self, side: &str, now: i64) -> bool {
         article::acquire(&mut self.conn, side, KEY, now)
     }
@@ -76,7 +77,7 @@ impl World {
         self.conn.hset::<_, _, _, ()>(KEY, field, value).unwrap();
     }
 
-    /// How many fields there are.
+    /// Number of fields.
     pub fn fields(&mut self) -> usize {
         self.conn.hlen(KEY).unwrap()
     }
@@ -85,7 +86,7 @@ impl World {
         self.fields() == 0
     }
 
-    /// How many milliseconds are left of the key.
+    /// Milliseconds until the key expires.
     pub fn left(&mut self) -> i64 {
         self.conn.pttl(KEY).unwrap()
     }

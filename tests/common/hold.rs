@@ -1,4 +1,4 @@
-//! A lock that is held, for what keeps it alive.
+//! Held locks, for the tests of renewal.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use redis::Connection;
 pub use super::wait::{PATIENCE, comes_true};
 use super::{LONG, Proxy, clients, wait::tracked_keys};
 
-/// Takes the lock for so long.
+/// Acquires the lock for this lease.
 pub fn take(conn: &mut Connection, name: &str, lease: Duration) -> anyhow::Result<Hold> {
     let token = Token::random();
     let granted = mutex::try_acquire(conn, name, &token, End::After(lease))?;
@@ -22,8 +22,9 @@ pub fn take(conn: &mut Connection, name: &str, lease: Duration) -> anyhow::Resul
     Ok(Hold::mutex(name, &token)?)
 }
 
-/// The proxy counts and disturbs nothing of what the watchdog of these locks sends from now on. Nobody waits for a lock of the server yet: who
-/// waits is told of changes as well.
+/// From now on the proxy neither counts nor disturbs the connection of these locks' watchdog. Call
+/// it before any thread waits for a lock on this server, because waiting threads have a tracking
+/// connection too.
 pub fn leave_the_watchdog_alone(proxy: &Proxy, locks: &Locks, admin: &mut Connection) {
     let watched = locks.lock("watched").acquire(LONG).unwrap();
     assert!(comes_true(|| tracked_keys(admin).unwrap() > 0));
@@ -31,13 +32,14 @@ pub fn leave_the_watchdog_alone(proxy: &Proxy, locks: &Locks, admin: &mut Connec
     watched.release().unwrap();
 }
 
-/// A semaphore refuses the hand-over that these locks may have.
+/// A semaphore without hand-over, which semaphores do not support.
 pub fn semaphore(locks: &Locks, name: &str, permits: u32) -> Lock {
     let without = Options::new().hand_over(0, Duration::ZERO);
     locks.semaphore(name, permits).with(without)
 }
 
-/// A lock of each kind, named after it. The semaphore has one permit, so that it excludes like the others.
+/// A lock of each kind, named after its kind. The semaphore has one permit, so it excludes like the
+/// others.
 pub fn every_kind(locks: &Locks) -> [Lock; 5] {
     [
         locks.lock("mutex"),

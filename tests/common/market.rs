@@ -1,4 +1,5 @@
-//! The market's three ways of trading, so that a case is written once, and its data as any program of the book's leaves it.
+//! The market's three ways to trade, so a case is written once, and its data as the book's programs
+//! write it.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use redis::Connection;
 
 use super::Server;
 
-/// How a trade keeps others from coming between.
+/// The way a trade prevents concurrent changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Watch,
@@ -62,7 +63,7 @@ impl Way {
         }
     }
 
-    /// The lock that a trade of this item takes.
+    /// The key of the lock that a trade of this item acquires.
     pub fn lock_key(self, item: &str, seller: &str) -> Option<String> {
         match self {
             Self::Watch => None,
@@ -90,7 +91,7 @@ pub fn clear(conn: &mut Connection) -> redis::RedisResult<()> {
     redis::cmd("FLUSHALL").query(conn)
 }
 
-/// Any command, for its effect.
+/// Runs a command and ignores its reply.
 pub fn run(conn: &mut Connection, command: &[&str]) -> redis::RedisResult<()> {
     let mut cmd = redis::cmd(command[0]);
     for arg in &command[1..] {
@@ -99,7 +100,7 @@ pub fn run(conn: &mut Connection, command: &[&str]) -> redis::RedisResult<()> {
     cmd.query(conn)
 }
 
-/// A user with these funds, as the text that is stored, and these items.
+/// Stores a user with these funds, as text, and these items.
 pub fn user(
     conn: &mut Connection,
     id: &str,
@@ -113,7 +114,7 @@ pub fn user(
     Ok(())
 }
 
-/// An item in the market at a price, as the text that is sent.
+/// Lists an item at a price, as text.
 pub fn offer(
     conn: &mut Connection,
     item: &str,
@@ -137,7 +138,7 @@ pub fn has(conn: &mut Connection, id: &str, item: &str) -> redis::RedisResult<bo
         .query(conn)
 }
 
-/// The price of an item in the market, as the server prints it.
+/// The price of a listed item, as the server formats it.
 pub fn price(
     conn: &mut Connection,
     item: &str,
@@ -149,7 +150,7 @@ pub fn price(
         .query(conn)
 }
 
-/// Every key with its serialized value: equal before and after means that nothing was changed and no lock was left.
+/// Every key with its serialized value: equal if nothing changed and no lock remains.
 pub fn everything(conn: &mut Connection) -> redis::RedisResult<BTreeMap<String, Vec<u8>>> {
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(conn)?;
     keys.into_iter()
@@ -160,7 +161,7 @@ pub fn everything(conn: &mut Connection) -> redis::RedisResult<BTreeMap<String, 
         .collect()
 }
 
-/// The library's own error inside of `anyhow`'s.
+/// The library's typed error inside the `anyhow` error.
 pub fn typed_error<T: std::fmt::Debug>(result: anyhow::Result<T>) -> anyhow::Result<Error> {
     match result {
         Err(error) => error.downcast().context("not the library's error"),

@@ -1,4 +1,4 @@
-//! What the tests share: real servers of their own, and a proxy that counts and breaks what goes to one.
+//! Shared by the tests: private servers, and a proxy that counts commands and injects faults.
 #![allow(
     dead_code,
     unreachable_pub,

@@ -1,4 +1,4 @@
-//! What a server executes, as it says itself.
+//! The commands that a server executes, from `MONITOR`.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -10,16 +10,16 @@ use anyhow::Context;
 
 use super::{Server, clients};
 
-/// Sees every command that a server executes, also those inside its scripts and transactions.
+/// Receives every command that a server executes, including those in scripts and transactions.
 pub struct Monitor {
     lines: BufReader<TcpStream>,
     marker: redis::Connection,
-    /// Its own: another monitor of the same server sees it as well.
+    /// A mark of this monitor: other monitors of the same server receive it too.
     mark: String,
 }
 
 impl Monitor {
-    /// Sees what is executed from now on.
+    /// Starts to monitor.
     pub fn start(server: &Server) -> anyhow::Result<Self> {
         let mut marker = server.connection()?;
         let mark = format!(
@@ -38,7 +38,7 @@ impl Monitor {
         })
     }
 
-    /// Every command since the last call, a line each, its arguments separated by a space.
+    /// The commands since the last call, one per line, arguments separated by a space.
     pub fn commands(&mut self) -> anyhow::Result<Vec<String>> {
         redis::cmd("ECHO").arg(&self.mark).exec(&mut self.marker)?;
         let mut commands = Vec::new();

@@ -1,4 +1,4 @@
-//! A TCP proxy in front of a server: it counts round trips, lists commands and makes things go wrong at one of them.
+//! A TCP proxy in front of a server: it counts round trips, lists commands and injects faults.
 //!
 //! ```ignore
 //! let proxy = Proxy::in_front_of(&server)?;
@@ -29,26 +29,26 @@ use super::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Nobody has reason to send so many commands on a connection that answers nothing.
+/// A client that sends this many commands without an answer is in a loop.
 const TOO_MANY_UNANSWERED: usize = 40;
 
-/// What went through.
+/// The traffic through the proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bursts of commands, each sent when every earlier reply on its connection had been delivered.
+    /// Bursts of commands, each sent after all earlier replies on its connection were delivered.
     pub round_trips: usize,
     /// The upper-case names of the commands of all connections, in order.
     pub commands: Vec<String>,
 }
 
-/// A proxy that runs until it is dropped, for any number of connections.
+/// A proxy for any number of connections, stopped on drop.
 pub struct Proxy {
     port: Port,
     shared: Arc<Shared>,
 }
 
 impl Proxy {
-    /// Starts one on a free port.
+    /// Starts a proxy on a free port.
     pub fn in_front_of(server: &Server) -> anyhow::Result<Self> {
         let (listener, port) = listener()?;
         let shared = Arc::new(Shared::new((Ipv4Addr::LOCALHOST, server.port()).into()));
@@ -72,34 +72,35 @@ impl Proxy {
         Ok(redis::Client::open(self.url())?.get_connection()?)
     }
 
-    /// Runs something and says what it sent.
+    /// Runs a closure and returns the traffic that it caused.
     pub fn traffic_of<T>(&self, run: impl FnOnce() -> T) -> (T, Traffic) {
         *self.shared.traffic.lock() = Traffic::default();
         let result = run();
         (result, mem::take(&mut self.shared.traffic.lock()))
     }
 
-    /// The names of the commands that came at once on one connection, for each time, since this was asked last.
+    /// The names of the commands in each burst of a connection, since the last call.
     pub fn take_bursts(&self) -> Vec<Vec<String>> {
         mem::take(&mut self.shared.bursts.lock())
     }
 
-    /// What comes from these ports, as the server's `CLIENT LIST` has them, goes through from now on: it is neither counted nor disturbed.
+    /// From now on the proxy forwards the connections from these client ports (as in `CLIENT LIST`)
+    /// without counting or disturbing them.
     pub fn leave_alone(&self, ports: &[u16]) {
         self.shared.left_alone.lock().extend(ports);
     }
 
-    /// The next command of this (upper-case) name is where something will go wrong, once.
+    /// Injects one fault at the next command with this upper-case name.
     pub fn at(&self, command: &str) -> Point<'_> {
         self.point(Some(command.to_owned()), 1)
     }
 
-    /// The same for the n-th command from now on (1: the next), whatever its name.
+    /// Injects one fault at the n-th command from now on (1: the next), whatever its name.
     pub fn at_command(&self, n: usize) -> Point<'_> {
         self.point(None, n)
     }
 
-    /// Whether everything asked for has gone wrong by now, and nothing else. Waits for it for up to five seconds.
+    /// True if all injected faults have happened, and no other. Waits for up to five seconds.
     pub fn happened(&self) -> bool {
         let mut faults = self.shared.faults.lock();
         self.shared.fault_happened.wait_while_for(
@@ -128,7 +129,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Where something will go wrong; the methods say what.
+/// The command at which a fault happens; the methods choose the fault.
 #[must_use]
 pub struct Point<'p> {
     faults: &'p Mutex<Faults>,
@@ -140,60 +141,63 @@ pub struct Point<'p> {
 }
 
 impl Point<'_> {
-    /// Only those commands count that contain this text, as a key.
+    /// Counts only commands that contain this key.
     pub fn about(mut self, text: &str) -> Self {
         self.about = Some(text.to_owned());
         self
     }
 
-    /// Only those commands count that reach the server from this port, as its `CLIENT LIST` has it.
+    /// Counts only commands from this client port, as in `CLIENT LIST`.
     pub fn from(mut self, port: u16) -> Self {
         self.from = Some(port);
         self
     }
 
-    /// At the n-th such command from now on.
+    /// Selects the n-th matching command from now on.
     pub fn nth(mut self, n: usize) -> Self {
         self.nth = n;
         self
     }
 
-    /// The first half of its reply is delivered before the reply is cut, swallowed or delayed.
+    /// Delivers the first half of the reply before the fault.
     pub fn half_way(mut self) -> Self {
         self.half_way = true;
         self
     }
 
-    /// Closes the connection when all before it has been answered. It is not executed.
+    /// Closes the connection after all earlier replies. The server does not get the command.
     pub fn cut_before(self) {
         self.add(Fault::CutBefore);
     }
 
-    /// Closes the connection instead of delivering its reply. It is executed, and nothing after it.
+    /// Closes the connection instead of delivering the reply. The server executes the command, but
+    /// nothing after it.
     pub fn cut_after(self) {
         self.add(Fault::Answer(Answer::Cut));
     }
 
-    /// It and what follows is executed, but no reply comes any more. The connection stays open. Whoever goes on asking all
-    /// the same is cut off in the end, so that a test ends, and then it has not [happened](Proxy::happened) as told.
+    /// The server executes this command and those after it, but the client gets no more replies.
+    /// The connection stays open. A client that keeps sending is disconnected at last so that the
+    /// test ends, and then the fault has not [happened](Proxy::happened).
     ///
-    /// A single reply cannot get lost between two others: TCP keeps the order.
+    /// A single reply cannot get lost between two others, because TCP keeps the order.
     pub fn swallow(self) {
         self.add(Fault::Answer(Answer::Swallow));
     }
 
-    /// It is executed at once. Its reply, and those behind it, come later.
+    /// The server executes the command at once. Its reply, and those after it, are delayed.
     pub fn delay(self, by: Duration) {
         self.add(Fault::Answer(Answer::Delay(by)));
     }
 
-    /// Runs something when all before it has been executed, and then lets it go on, to another fault if there is one.
+    /// Runs a closure after all earlier commands were executed, then continues with this command,
+    /// which may have another fault.
     pub fn run(self, between: impl FnOnce() + Send + 'static) {
         self.add(Fault::Run(Box::new(between)));
     }
 
-    /// The same at each such command from now on, for as long as the proxy runs. It is nothing that [`Proxy::happened`]
-    /// waits for.
+    /// Runs the closure at each matching command from now on. [`Proxy::happened`] does not wait for
+    /// it.
     pub fn run_each_time(self, between: impl FnMut() + Send + 'static) {
         let between = Arc::new(Mutex::new(between));
         self.faults
@@ -202,18 +206,20 @@ impl Point<'_> {
             .push(self.armed(Fault::RunEachTime(between)));
     }
 
-    /// Refuses it in the server's name with an error such as `LOADING not yet`. It is not executed, and a transaction that
-    /// it was part of is aborted, as the server itself does.
+    /// Answers with an error such as `LOADING not yet` in place of the server. The server does not
+    /// get the command, and aborts the transaction that it belongs to, as after an error of its
+    /// own.
     pub fn refuse(self, error: &str) {
         self.pretend(&format!("-{error}\r\n"));
     }
 
-    /// The same with any reply, as it is.
+    /// Like [`refuse`](Self::refuse), with any reply; `bytes` are sent unchanged.
     pub fn pretend(self, bytes: &str) {
         self.add(Fault::Pretend(bytes.into()));
     }
 
-    /// It is executed, and this is delivered instead of its reply, as it is.
+    /// The server executes the command; the client receives `bytes`, unchanged, instead of the
+    /// reply.
     pub fn reply(self, bytes: &str) {
         self.add(Fault::Answer(Answer::Replace(bytes.into())));
     }
@@ -240,12 +246,12 @@ impl Point<'_> {
 struct Faults {
     armed: Vec<Armed>,
     to_come: usize,
-    /// Something panicked in between, or went on asking without an answer.
+    /// A closure panicked, or a client kept sending without an answer.
     failed: bool,
 }
 
 impl Faults {
-    /// What is due at this request. All that wait for such a command count it.
+    /// The faults due at this request. Each armed fault that matches counts it.
     fn due_at(&mut self, request: &[u8], port: u16) -> Vec<Armed> {
         let command = command_name(request);
         let contains = |text: &String| request.windows(text.len()).any(|it| it == text.as_bytes());
@@ -273,7 +279,7 @@ struct Armed {
 }
 
 impl Armed {
-    /// The same for the next such command.
+    /// The same fault for the next matching command.
     fn again(&self) -> Option<Self> {
         let Fault::RunEachTime(between) = &self.fault else {
             return None;
@@ -297,7 +303,7 @@ enum Fault {
     Answer(Answer),
 }
 
-/// What to do with the server's reply.
+/// Handling of the server's reply.
 #[derive(Default)]
 enum Answer {
     #[default]

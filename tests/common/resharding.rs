@@ -1,4 +1,4 @@
-//! Slots on their way from one master of a cluster to another, in the steps of `redis-cli --cluster reshard`.
+//! Slot migration from one master to another, in the steps of `redis-cli --cluster reshard`.
 
 use std::{
     thread,
@@ -14,14 +14,14 @@ use super::{
     cluster::{connection, owner_in},
 };
 
-/// So many are opened, emptied and closed at a time.
+/// Number of slots opened, emptied and closed at a time.
 const TOGETHER: usize = 64;
-/// How long one batch of keys may take, in milliseconds.
+/// The time-out for moving one batch of keys, in milliseconds.
 const MIGRATE: u32 = 5_000;
 
-/// How often both ends are told that the slots have arrived.
+/// Number of times both nodes are told of the new owner.
 const CLOSINGS: u32 = 10;
-/// How long one node takes at most to hear of another's configuration.
+/// The longest time a node takes to learn another's configuration.
 const TO_HEAR: Duration = Duration::from_secs(2);
 
 /// Moves slots from one master to another.
@@ -44,7 +44,7 @@ impl<'a> Resharding<'a> {
         })
     }
 
-    /// Moves all of these, and the keys in them.
+    /// Moves these slots and their keys.
     pub fn run(&mut self, slots: &[u16]) -> anyhow::Result<()> {
         for slots in slots.chunks(TOGETHER) {
             self.open(slots)?;
@@ -56,7 +56,7 @@ impl<'a> Resharding<'a> {
         Ok(())
     }
 
-    /// From now on they are on their way.
+    /// Starts to migrate these slots.
     pub fn open(&mut self, slots: &[u16]) -> anyhow::Result<()> {
         let (source, target) = (self.cluster.id(self.from), self.cluster.id(self.to));
         set_slots(slots, "IMPORTING", source).exec(&mut self.target)?;
@@ -64,7 +64,7 @@ impl<'a> Resharding<'a> {
         Ok(())
     }
 
-    /// One key after the other, so that those of one lock are apart for a moment.
+    /// Moves one key at a time, so the keys of one lock are on two nodes for a moment.
     pub fn move_keys(&mut self, slot: u16) -> anyhow::Result<usize> {
         let mut moved = 0;
         loop {
@@ -82,12 +82,12 @@ impl<'a> Resharding<'a> {
         }
     }
 
-    /// They have arrived. One at a time in a cluster: a node that gets slots counts its configuration up, and takes others back with it
-    /// that it has not been told yet to have given away.
+    /// Ends the migration. One at a time in a cluster: a node that receives slots increments its
+    /// configuration epoch, and thereby reclaims slots that it gave away but does not know it yet.
     pub fn close(&mut self, slots: &[u16]) -> anyhow::Result<()> {
         let _one_at_a_time = self.cluster.closing.lock();
         let target = self.cluster.id(self.to);
-        // Who gets them has to count further than who has had them.
+        // The new owner's epoch must be greater than the old owner's.
         let counted = epoch(&mut self.source)?;
         let asked = Instant::now();
         while epoch(&mut self.target)? < counted && asked.elapsed() < TO_HEAR {
@@ -112,9 +112,10 @@ impl<'a> Resharding<'a> {
         bail!("the nodes do not agree whose the slots are")
     }
 
-    /// Waits until every node that answers has heard of the move, for two seconds at most. Else such a node may hear first that the old
-    /// owner's configuration has a greater number, by another move. Then it tells the new owner that the slots are the old one's, and
-    /// the new owner believes it.
+    /// Waits until every node that answers knows of the move, two seconds at most. Otherwise, after
+    /// another move, a node may first learn that the old owner's epoch is greater. It would tell
+    /// the new owner that the slots still belong to the old one, and the new owner would believe
+    /// it.
     fn wait_until_all_know(&self, slots: &[u16]) {
         let target = self.cluster.id(self.to);
         let knows = |node: &Server| -> anyhow::Result<bool> {
@@ -131,7 +132,7 @@ impl<'a> Resharding<'a> {
         }
     }
 
-    /// They stay where they were, if no key has gone yet.
+    /// Cancels the migration, if no key has moved yet.
     pub fn call_off(&mut self, slots: &[u16]) -> anyhow::Result<()> {
         for conn in [&mut self.source, &mut self.target] {
             let mut all = redis::pipe();
@@ -145,7 +146,7 @@ impl<'a> Resharding<'a> {
     }
 }
 
-/// The configuration that a node has heard of.
+/// The configuration epoch that a node knows.
 fn epoch(conn: &mut Connection) -> anyhow::Result<u64> {
     let info: String = redis::cmd("CLUSTER").arg("INFO").query(conn)?;
     let mut lines = info.lines();
@@ -162,8 +163,9 @@ fn set_slots(slots: &[u16], how: &str, node: &str) -> Pipeline {
     all
 }
 
-/// Has a node send a key to the one at that port. One at a time in all tests: a node does nothing else while it sends a key, so that
-/// two that send one to each other at once wait until the time for it is over, and the others take both for dead.
+/// Has a node send a key to the node at this port. One at a time across all tests: a node that
+/// sends a key does nothing else, so two nodes that send to each other would block until the
+/// time-out, and the others would consider both dead.
 pub fn send_key(source: &mut Connection, port: u16, key: &str) -> RedisResult<Value> {
     static SENDING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = SENDING.lock();

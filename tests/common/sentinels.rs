@@ -1,4 +1,5 @@
-//! One master, its replicas, and three sentinels that watch them, all on this machine and stopped when dropped.
+//! One master, its replicas, and three sentinels that monitor them, on this machine, stopped on
+//! drop.
 
 mod sentinel;
 
@@ -14,25 +15,25 @@ use redis::{Connection, Value};
 use super::{Gate, Server};
 pub use sentinel::Sentinel;
 
-/// What the sentinels call the master.
+/// The sentinels' name for the master.
 pub const MASTER: &str = "mymaster";
 const SENTINELS: usize = 3;
-/// How long it may take until all know each other, on a busy machine.
+/// The longest time for the group to form on a busy machine.
 const FORM_LIMIT: Duration = Duration::from_secs(120);
 const FAILOVER_LIMIT: Duration = Duration::from_secs(20);
 
-/// How a group is started.
+/// The options of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// The master among them.
+    /// Number of servers, including the master.
     pub servers: usize,
-    /// Everybody reaches the servers through gates.
+    /// Clients, replicas and sentinels connect to the servers through gates.
     pub gated: bool,
-    /// How long a master has to be silent before it is taken for dead.
+    /// A master that is silent for this long is considered dead.
     pub down_after: Duration,
-    /// What each sentinel wants to hear first.
+    /// The password of the sentinels.
     pub password: Option<&'static str>,
-    /// More settings of the servers.
+    /// Additional server settings.
     pub settings: &'static [&'static str],
 }
 
@@ -48,10 +49,10 @@ impl Default for Plan {
     }
 }
 
-/// Servers and the sentinels that watch them.
+/// Servers and the sentinels that monitor them.
 pub struct Sentinels {
     pub servers: Vec<Server>,
-    /// As many as servers, if there are any.
+    /// One per server, or empty.
     pub gates: Vec<Gate>,
     pub watching: Vec<Sentinel>,
 }
@@ -62,8 +63,8 @@ impl Sentinels {
         Self::planned(Plan::default())
     }
 
-    /// Starts them and waits until all know each other: about two seconds, which is how often sentinels say that they are
-    /// there. The first server is the master.
+    /// Starts the group and waits until all know each other: about two seconds, the interval at
+    /// which sentinels announce themselves. The first server is the master.
     pub fn planned(plan: Plan) -> anyhow::Result<Self> {
         let (mut servers, mut gates) = (Vec::new(), Vec::new());
         for _ in 0..plan.servers {
@@ -110,7 +111,7 @@ impl Sentinels {
         format!("redis+sentinel://{}/{MASTER}", hosts.join(","))
     }
 
-    /// The port at which others reach a server.
+    /// The port that a server announces.
     pub fn announced(&self, server: usize) -> u16 {
         match self.gates.get(server) {
             Some(gate) => gate.port(),
@@ -118,7 +119,7 @@ impl Sentinels {
         }
     }
 
-    /// Which of the servers most sentinels take for the master.
+    /// The server that most sentinels report as the master.
     pub fn master(&self) -> anyhow::Result<usize> {
         let mut votes = vec![0; self.servers.len()];
         for sentinel in &self.watching {
@@ -133,13 +134,13 @@ impl Sentinels {
             .context("the sentinels do not agree who is the master")
     }
 
-    /// A planned failover: asks for it, waits until it has happened, and says who is the master now.
+    /// Performs a planned failover and returns the new master.
     pub fn fail_over(&self) -> anyhow::Result<usize> {
         Ok(self.fail_over_since()?.1)
     }
 
-    /// The same, with the moment at which it was asked for. On a busy machine no replica may be good enough at first: then it is
-    /// asked for again.
+    /// Also returns the time of the request. On a busy machine no replica may qualify at first;
+    /// then it requests again.
     pub fn fail_over_since(&self) -> anyhow::Result<(Instant, usize)> {
         let before = self.master()?;
         for _ in 0..4 {
@@ -152,7 +153,7 @@ impl Sentinels {
         bail!("nobody was promoted, though it was asked for four times")
     }
 
-    /// Asks for a planned failover, which takes about a second.
+    /// Requests a planned failover, which takes about a second.
     pub fn ask_for_failover(&self) -> anyhow::Result<()> {
         let asked = Instant::now();
         loop {
@@ -163,7 +164,7 @@ impl Sentinels {
                 .exec(&mut conn);
             match answer {
                 Ok(()) => return Ok(()),
-                // No good replica yet, or another failover has not ended.
+                // No replica qualifies yet, or another failover is in progress.
                 Err(_) if asked.elapsed() < FAILOVER_LIMIT => {
                     thread::sleep(Duration::from_millis(50));
                 }
@@ -172,7 +173,7 @@ impl Sentinels {
         }
     }
 
-    /// Waits until a server other than this one says that it is a master, and says which.
+    /// Waits until a server other than `before` reports that it is a master, and returns it.
     pub fn promoted_after(&self, before: usize) -> anyhow::Result<usize> {
         let next = self.promoted_within(before, FAILOVER_LIMIT);
         next.with_context(|| format!("no other server became the master within {FAILOVER_LIMIT:?}"))
@@ -191,7 +192,7 @@ impl Sentinels {
         None
     }
 
-    /// Waits until some sentinel names another server than this one, and says since when.
+    /// Waits until a sentinel reports a master other than `before`, and returns the time.
     pub fn another_is_named(&self, before: usize) -> anyhow::Result<Instant> {
         let (asked, port) = (Instant::now(), self.announced(before));
         while asked.elapsed() < FAILOVER_LIMIT {
@@ -207,7 +208,7 @@ impl Sentinels {
         bail!("no sentinel names another master within {FAILOVER_LIMIT:?}")
     }
 
-    /// Waits until most sentinels name this server.
+    /// Waits until most sentinels report this master.
     pub fn wait_until_known(&self, master: usize) -> anyhow::Result<()> {
         let asked = Instant::now();
         while asked.elapsed() < FAILOVER_LIMIT {
@@ -219,8 +220,9 @@ impl Sentinels {
         bail!("the sentinels do not name the new master within {FAILOVER_LIMIT:?}")
     }
 
-    /// Has the sentinels ask the servers how they are each second, not each ten, where they can be told to: a server that is back
-    /// is taken for a replica sooner. A failover takes as long as before.
+    /// Makes the sentinels query the servers every second instead of every ten, if they can be
+    /// configured so: they recognize a restarted server as a replica sooner. A failover takes as
+    /// long as before.
     pub fn look_often(&self) -> anyhow::Result<()> {
         for sentinel in &self.watching {
             let mut often = redis::cmd("SENTINEL");
@@ -230,8 +232,8 @@ impl Sentinels {
         Ok(())
     }
 
-    /// After a failover: has every other server replicate the master, those that are down started again, and waits until that is
-    /// done and known.
+    /// After a failover: restarts the servers that are down, makes all others replicate the master,
+    /// and waits until the sentinels know them.
     pub fn revive(&mut self) -> anyhow::Result<()> {
         let asked = Instant::now();
         let master = loop {
@@ -258,8 +260,8 @@ impl Sentinels {
         self.wait_until_whole()
     }
 
-    /// Waits until every server but the master is a replica of it, in step with it, and known as that to all sentinels: only
-    /// then can it be promoted.
+    /// Waits until every other server is a replica in sync with the master, and known as such to
+    /// all sentinels: only then can it be promoted.
     pub fn wait_until_whole(&self) -> anyhow::Result<()> {
         let (asked, mut marks) = (Instant::now(), Marks::default());
         while asked.elapsed() < 2 * FAILOVER_LIMIT {
@@ -319,17 +321,17 @@ impl Sentinels {
     }
 }
 
-/// How many replicas have all that their master has.
+/// Number of replicas that have all of their master's data.
 pub fn in_step(master: &mut Connection) -> anyhow::Result<usize> {
     Marks::default().in_step(0, master)
 }
 
-/// What servers had written when each was looked at first: whoever works meanwhile writes more and more.
+/// The replication offset of each server when first read; it grows while clients write.
 #[derive(Default)]
 pub struct Marks(HashMap<usize, u64>);
 
 impl Marks {
-    /// How many replicas have what their master had when it was looked at first.
+    /// Number of replicas that have the data that the master had when first read.
     pub fn in_step(&mut self, server: usize, master: &mut Connection) -> anyhow::Result<usize> {
         let info: String = redis::cmd("INFO").arg("replication").query(master)?;
         let now = info.lines().find_map(|line| {
@@ -349,7 +351,7 @@ impl Marks {
     }
 }
 
-/// Tells a server that was just started by which port others are to reach it.
+/// Makes a new server announce the port of its gate.
 fn announce(server: &Server, gate: &Gate) -> anyhow::Result<()> {
     let mut conn = server.connection()?;
     set(&mut conn, "replica-announce-ip", "127.0.0.1")?;

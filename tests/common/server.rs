@@ -1,6 +1,6 @@
-//! A private redis-server or valkey-server from the PATH, on a free port, stopped when dropped.
+//! A private redis-server or valkey-server from the PATH, on a free port, stopped on drop.
 
-// By its path, since examples include this file by one.
+// With a path, because examples include this file.
 #[path = "server/port.rs"]
 mod port;
 
@@ -21,11 +21,11 @@ use tempfile::TempDir;
 
 pub use port::{Port, free_cluster_port, free_port, listener};
 
-/// Names the binary to use instead of the one on the PATH.
+/// The variable that names another binary.
 const BINARY: &str = "LEASEHOLD_REDIS_SERVER";
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// A server that is running.
+/// A running server.
 #[derive(Debug)]
 pub struct Server {
     process: Child,
@@ -37,17 +37,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one with the settings that suit a test: nothing saved, loopback only.
+    /// Starts a server with settings for a test: no persistence, loopback only.
     pub fn start() -> anyhow::Result<Self> {
         Self::start_with(&[])
     }
 
-    /// Starts one with further settings, such as `["--requirepass", "secret"]`.
+    /// Starts a server with additional settings, such as `["--requirepass", "secret"]`.
     pub fn start_with(args: &[&str]) -> anyhow::Result<Self> {
         Self::start_on(free_port, args)
     }
 
-    /// The same, on a port that this finds.
+    /// The same, on a port from this function.
     pub fn start_on(
         find_port: impl Fn() -> anyhow::Result<Port>,
         args: &[&str],
@@ -55,13 +55,13 @@ impl Server {
         Self::start_by(&find_binary()?, find_port, args)
     }
 
-    /// The same, by a program that becomes the server that it was asked for.
+    /// The same, by a program that executes the server.
     pub fn start_by(
         binary: &str,
         find_port: impl Fn() -> anyhow::Result<Port>,
         args: &[&str],
     ) -> anyhow::Result<Self> {
-        // Somebody else may take the free port before the server does: then it exits, and another port is tried.
+        // If another process takes the port first, the server exits and the next port is tried.
         for _ in 0..20 {
             let port = find_port()?;
             let directory = tempfile::tempdir()?;
@@ -92,39 +92,39 @@ impl Server {
         self.port.number()
     }
 
-    /// The number of its process.
+    /// The process id.
     pub fn process(&self) -> u32 {
         self.process.id()
     }
 
-    /// Where it keeps its files, unless it was told another place.
+    /// The server's directory, unless the settings name another.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// A connection of its own, not through any pool, without time-outs.
+    /// A new connection without a pool and without time-outs.
     pub fn connection(&self) -> anyhow::Result<redis::Connection> {
         Ok(redis::Client::open(self.url())?.get_connection()?)
     }
 
-    /// Lets it answer nothing until [`Server::thaw`]; connections stay open.
+    /// Stops the process until [`Server::thaw`]; connections stay open.
     pub fn freeze(&self) -> anyhow::Result<()> {
         self.signal("STOP")
     }
 
-    /// Lets it go on after [`Server::freeze`].
+    /// Continues the process after [`Server::freeze`].
     pub fn thaw(&self) -> anyhow::Result<()> {
         self.signal("CONT")
     }
 
-    /// Kills it without a goodbye. [`Server::restart`] brings it back, empty, on the same port.
+    /// Kills the process. [`Server::restart`] brings it back, empty, on the same port.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         self.process.kill()?;
         self.process.wait()?;
         Ok(())
     }
 
-    /// Waits until it has ended by itself, as it was told to.
+    /// Waits until the process exits by itself.
     pub fn wait_for_its_end(&mut self, patience: Duration) -> anyhow::Result<()> {
         let told = Instant::now();
         while self.process.try_wait()?.is_none() {
@@ -136,10 +136,11 @@ impl Server {
         Ok(())
     }
 
-    /// Starts it again on the same port after [`Server::kill`].
+    /// Restarts the server on the same port after [`Server::kill`].
     ///
-    /// Where a test has listened on that port meanwhile, a process that another test starts has a copy of the socket until it becomes its
-    /// program: then the server finds the port taken, exits, and is started once more.
+    /// If a test has listened on that port meanwhile, a process that another test starts holds a
+    /// copy of the socket until its `exec`. Then the server finds the port taken and exits, and
+    /// this starts it again.
     pub fn restart(&mut self) -> anyhow::Result<()> {
         let started = Instant::now();
         while started.elapsed() < START_LIMIT {
@@ -154,7 +155,7 @@ impl Server {
         bail!("{binary} does not start again on port {port}. It said:\n{said}")
     }
 
-    /// True once it answers, false if it has exited.
+    /// True once the server answers, false if it has exited.
     fn wait_until_ready(&mut self) -> anyhow::Result<bool> {
         let started = Instant::now();
         while started.elapsed() < START_LIMIT {
@@ -169,7 +170,7 @@ impl Server {
         bail!("{} did not answer within {START_LIMIT:?}", self.binary)
     }
 
-    /// Whether it answers, and says that it is a master.
+    /// True if it answers and reports that it is a master.
     pub fn is_master(&self) -> bool {
         let asked = || -> anyhow::Result<bool> {
             let limit = Duration::from_secs(1);
@@ -190,7 +191,7 @@ impl Server {
     }
 }
 
-/// Sends a signal to a process that a test has started.
+/// Sends a signal to a process started by a test.
 pub fn signal(process: u32, name: &str) -> anyhow::Result<()> {
     let status = Command::new("kill")
         .arg(format!("-{name}"))
@@ -209,7 +210,7 @@ impl Drop for Server {
     }
 }
 
-/// The server to start, checked to be a real one: a crate installs a toy under the same name.
+/// The server binary, checked to be a real one: a crate installs a toy under the same name.
 pub fn find_binary() -> anyhow::Result<String> {
     let candidates = match env::var(BINARY) {
         Ok(named) => vec![named],
@@ -221,11 +222,12 @@ pub fn find_binary() -> anyhow::Result<String> {
         .context("no redis-server or valkey-server on the PATH: run .ci/setup, or install the package redis-server, redis or valkey")
 }
 
-/// True if that server was built with TLS. If not, it says so once for whoever leaves a test out.
+/// True if the server was built with TLS. Otherwise prints once that TLS tests are skipped.
 pub fn has_tls() -> bool {
     static HAS_TLS: LazyLock<bool> = LazyLock::new(|| {
         let binary = find_binary().unwrap_or_default();
-        // It ends at once: with TLS for want of a certificate, without it for want of TLS.
+        // It exits at once: with TLS because it has no certificate, without TLS because it lacks
+        // TLS.
         let output = Command::new(&binary)
             .args(["--port", "0", "--tls-cluster", "yes", "--save", ""])
             .output();
@@ -233,7 +235,7 @@ pub fn has_tls() -> bool {
             String::from_utf8_lossy(&output.stdout).contains("Failed to configure TLS")
         });
         if !has_tls {
-            // Past the harness, which keeps what a test that passes prints.
+            // The harness captures the output of a test that passes; this bypasses it.
             let _ = writeln!(io::stderr(), "left out: {binary} was built without TLS");
         }
         has_tls
@@ -241,7 +243,7 @@ pub fn has_tls() -> bool {
     *HAS_TLS
 }
 
-/// Asked once a process: to be told the name takes as long as to start the server.
+/// Cached per process: to ask for the version takes as long as to start the server.
 fn is_real(binary: &str) -> bool {
     static REAL: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let mut real = REAL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -263,7 +265,7 @@ fn says_that_it_is(binary: &str) -> bool {
     version.starts_with("Redis server v=") || version.starts_with("Valkey server v=")
 }
 
-/// The file of what the server says while it runs.
+/// The server's log file.
 fn said_in(directory: &TempDir) -> PathBuf {
     directory.path().join("said")
 }
@@ -285,8 +287,8 @@ fn spawn(binary: &str, port: &Port, args: &[String], directory: &TempDir) -> any
         .with_context(|| format!("could not start {binary}"))
 }
 
-/// Whether this very process answers on the port, if only that a password is wanted: another test's server may have
-/// taken the port, and ours not have noticed yet.
+/// True if this process answers on the port, even if only to demand a password. Another test's
+/// server may have taken the port before ours noticed.
 fn answers(port: u16, process: u32) -> bool {
     let ask = || {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;

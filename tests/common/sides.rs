@@ -1,5 +1,5 @@
-//! The readers' and the writers' functions of the three read-write locks, behind one shape, so that a test can do the
-//! same to each.
+//! The reader and writer functions of the three read-write locks behind one interface, so a test
+//! covers all of them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::Duration;
@@ -10,9 +10,9 @@ use leasehold::{
 };
 use redis::Connection;
 
-/// The lease of whatever is acquired here.
+/// The lease of each acquire.
 pub const LEASE: Duration = Duration::from_secs(10);
-/// The lease of whatever is renewed here.
+/// The lease of each renewal.
 pub const LONGER: Duration = Duration::from_secs(20);
 
 const LEASES: one_hash::Lifetimes = one_hash::Lifetimes {
@@ -21,7 +21,7 @@ const LEASES: one_hash::Lifetimes = one_hash::Lifetimes {
     key: LEASE,
 };
 
-/// On the lock of this name, with this token.
+/// The arguments are a connection, the lock's name and the token.
 pub type Call = fn(&mut Connection, &str, &Token) -> Result<bool>;
 
 #[derive(Clone, Copy)]
@@ -118,7 +118,7 @@ pub const RECIPES: [[Side; 2]; 3] = [
 ];
 
 impl Side {
-    /// Each of its functions by name, and whether it needs a hold to work on.
+    /// Each function with its name, and whether it needs a hold.
     pub fn functions(self) -> Vec<(String, bool, Call)> {
         let name = |verb: &str| format!("{}::{verb}_{}", self.recipe, self.mode);
         let mut functions = vec![

@@ -1,26 +1,27 @@
-//! Everything that a server holds, to see that nothing has changed.
+//! A server's complete data, to check that nothing has changed.
 
 use std::collections::BTreeMap;
 
 use anyhow::Context;
 use redis::{Commands, Connection};
 
-/// Two of them are equal if nothing was written in between, not even an end or a value that was there already.
+/// Equal to another state if nothing was written in between, not even an expiry or an unchanged
+/// value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// What the server counts: every change, also one that was undone.
+    /// The server's counter of changes, including those undone.
     changes: u64,
     keys: BTreeMap<String, Vec<u8>>,
 }
 
 impl State {
-    /// What it holds now.
+    /// The current state.
     pub fn of(conn: &mut Connection) -> anyhow::Result<Self> {
         let mut keys = BTreeMap::new();
         for key in conn.keys::<_, Vec<String>>("*")? {
             let kind: String = redis::cmd("TYPE").arg(&key).query(conn)?;
             let content = if kind == "hash" {
-                // A large one is dumped in an order that changes with each look.
+                // The dump of a large hash has another order each time.
                 let fields: BTreeMap<Vec<u8>, Vec<u8>> = conn.hgetall(&key)?;
                 format!("{fields:?}").into_bytes()
             } else {

@@ -1,4 +1,4 @@
-//! Waiting for a condition, with a bound.
+//! Bounded waits for a condition.
 
 use std::{
     io,
@@ -12,18 +12,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a test that [is run again](unless_halted) panics with, in its own thread, when it has seen that the machine was too slow for what
-/// it had to prepare. Not what it panics with when something merely takes long: what is wrong now and then would be hidden.
+/// The panic message of a test that [runs again](unless_halted), raised in the test's own thread
+/// when it sees that the machine was too slow for its preparation. Do not use it when something
+/// merely takes long: that would hide occasional bugs.
 pub const TOO_SLOW: &str = "the machine was too slow";
 
-/// A machine that runs twenty tests at a time may hold a thread up for this long. A bound that is
-/// asserted lies this much over the promise, and what breaks the promise takes longer.
+/// The longest stall of a thread on a machine that runs twenty tests at a time. Assert a bound with
+/// this margin; a violation must take longer.
 pub const SLACK: Duration = Duration::from_millis(750);
 
-/// Slower than this is never asserted to be, on however busy a machine.
+/// No test asserts a time over this, however busy the machine.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Looks again and again until the condition holds. False: it has not come to hold within ten seconds.
+/// Polls until the condition holds. False if it does not within ten seconds.
 pub fn comes_true(condition: impl FnMut() -> bool) -> bool {
     comes_true_within(2 * PATIENCE, condition)
 }
@@ -40,7 +41,7 @@ pub fn comes_true_within(limit: Duration, mut condition: impl FnMut() -> bool) -
     condition()
 }
 
-/// How often the server has executed this command, given in lower case.
+/// Number of times the server has executed this command, given in lower case.
 pub fn calls(conn: &mut redis::Connection, command: &str) -> anyhow::Result<u64> {
     let stats: String = redis::cmd("INFO").arg("commandstats").query(conn)?;
     let line = format!("cmdstat_{command}:calls=");
@@ -50,7 +51,7 @@ pub fn calls(conn: &mut redis::Connection, command: &str) -> anyhow::Result<u64>
     Ok(calls.unwrap_or(0))
 }
 
-/// How many keys the server tells anybody of when they change.
+/// Number of keys that the server tracks for its clients.
 pub fn tracked_keys(conn: &mut redis::Connection) -> anyhow::Result<usize> {
     let stats: String = redis::cmd("INFO").arg("stats").query(conn)?;
     let mut lines = stats.lines();
@@ -58,7 +59,7 @@ pub fn tracked_keys(conn: &mut redis::Connection) -> anyhow::Result<usize> {
     Ok(keys.unwrap_or(0))
 }
 
-/// Runs the cases at the same time, a thread each: what waits costs nothing.
+/// Runs the cases concurrently, one thread each: most of them only wait.
 pub fn at_once<T: Clone + Send>(cases: impl IntoIterator<Item = T>, run: impl Fn(T) + Sync) {
     let run = &run;
     thread::scope(|scope| {
@@ -73,8 +74,8 @@ pub fn at_once<T: Clone + Send>(cases: impl IntoIterator<Item = T>, run: impl Fn
     });
 }
 
-/// Runs it again, up to five times, where the process was halted meanwhile: each read with a time
-/// limit may end with an error then, and leases end, so that the test has shown nothing.
+/// Runs a test again, up to five times, if the process was halted: then reads with a time-out may
+/// fail and leases expire, so the run has proved nothing.
 pub fn unless_halted(run: impl Fn()) {
     for _ in 0..5 {
         let before = halts();
@@ -83,7 +84,7 @@ pub fn unless_halted(run: impl Fn()) {
         };
         let text = why.downcast_ref::<String>().map_or("", String::as_str);
         if !text.contains("Interrupted system call") && !text.contains(TOO_SLOW) {
-            // The thread that counts goes on when this one does, but not always before it.
+            // The counting thread resumes along with this one, but not always before it.
             thread::sleep(Duration::from_millis(100));
             if halts() == before {
                 panic::resume_unwind(why);
@@ -93,7 +94,7 @@ pub fn unless_halted(run: impl Fn()) {
     run();
 }
 
-/// How often this process has been halted so far: a thread counts how often its read is interrupted.
+/// Number of times this process was halted: a thread counts the interruptions of its read.
 fn halts() -> u64 {
     static HALTS: AtomicU64 = AtomicU64::new(0);
     static COUNTING: Once = Once::new();

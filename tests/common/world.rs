@@ -1,4 +1,4 @@
-//! A small world in which every function has something to do, and what has to hold in it whatever happens.
+//! A small world in which every function has work to do, and its invariants.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::Duration;
@@ -13,9 +13,9 @@ use redis::{Commands, Connection, RedisResult};
 
 /// The token that holds `lock:held` and `lock:spare`.
 pub const TOKEN: &str = "5ec7e700-face-4bad-8ace-0123456789ab";
-/// What no error may tell.
+/// Must not appear in any error.
 pub const PASSWORD: &str = "open-sesame";
-/// How long an acquire waits here.
+/// The time limit of an acquire here.
 pub const WAIT: Duration = Duration::from_millis(1_200);
 pub const LEASE: Duration = Duration::from_secs(10);
 
@@ -29,31 +29,31 @@ const LOCKS: [&str; 5] = [
     "market:stocked.17",
 ];
 
-/// One of the library's functions, called so that it succeeds in this world.
+/// A function of the library, called so that it succeeds in this world.
 #[derive(Clone, Copy)]
 pub struct Function {
     pub name: &'static str,
-    /// What its errors have to name beside it.
+    /// The lock that its errors have to name.
     pub lock: &'static str,
     pub kind: Kind,
-    /// True if it did what it is for.
+    /// True if the call did its work.
     pub call: fn(&mut Connection) -> anyhow::Result<bool>,
-    /// Whether it has been done, as the server sees it.
+    /// True if the server has the effect of the call.
     pub is_done: fn(&mut Connection) -> RedisResult<bool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// One command, repeated with the same token.
+    /// One command, sent again with the same token.
     Acquire,
     /// One watched transaction.
     Transaction,
-    /// An acquire, a watched transaction that gives the lock back.
+    /// An acquire, then a watched transaction that releases the lock.
     UnderLock,
 }
 
 impl Function {
-    /// Whether it works under a lock, be it the caller's or its own.
+    /// True if it works under a lock, the caller's or its own.
     pub fn has_lock(&self) -> bool {
         self.kind != Kind::Transaction || !self.name.contains("item")
     }
@@ -132,7 +132,7 @@ fn locks() -> Vec<Function> {
     ]
 }
 
-/// Counts to one, if nobody has yet.
+/// Counts to one, unless already counted.
 fn count(conn: &mut WatchedConnection<'_>, pipe: &mut redis::Pipeline) -> Result<bool, Error> {
     let counted: Option<u64> = conn.get("count")?;
     if counted.is_none() {
@@ -222,7 +222,8 @@ pub fn token() -> Token {
     TOKEN.parse().unwrap()
 }
 
-/// User 17 has one item listed for 5 and one in stock, 27 has money; two locks are held; one key is the caller's own.
+/// User 17 has one item listed for 5 and one in stock; user 27 has money; two locks are held; one
+/// key belongs to the caller.
 pub fn seed(conn: &mut Connection) {
     redis::pipe()
         .zadd("market:", "listed.17", 5)
@@ -236,7 +237,7 @@ pub fn seed(conn: &mut Connection) {
         .unwrap();
 }
 
-/// No money was created or lost, each item is in exactly one place, nothing was done twice.
+/// No money was created or lost, each item is in exactly one place, and nothing was done twice.
 pub fn assert_conserved(conn: &mut Connection, what: &str) {
     let (seller, buyer, count): (i64, i64, Option<u64>) = redis::pipe()
         .hget("users:17", "funds")
@@ -259,14 +260,14 @@ pub fn assert_conserved(conn: &mut Connection, what: &str) {
     }
 }
 
-/// The error says which function failed, or which step of it, and on which lock.
+/// The error names the function or its step that failed, and the lock.
 pub fn assert_names(error: &anyhow::Error, function: &Function) {
     let text = format!("{error:#}");
     assert!(text.starts_with(function.name), "{text}");
     assert!(text.contains(&format!("`{}`", function.lock)), "{text}");
 }
 
-/// No token or password in an error, however it is printed.
+/// No error contains a token or a password, in any format.
 pub fn assert_tells_no_secret(error: &anyhow::Error) {
     let text = format!(
         "{error} {error:#} {error:?} {:?}",
@@ -278,14 +279,14 @@ pub fn assert_tells_no_secret(error: &anyhow::Error) {
     assert!(!text.contains(PASSWORD), "{text}");
 }
 
-/// The locks that were not there at first.
+/// The locks that `seed` did not create.
 pub fn new_locks(conn: &mut Connection) -> Vec<String> {
     let mut locks: Vec<String> = conn.keys("lock:*").unwrap();
     locks.retain(|lock| lock != "lock:held" && lock != "lock:spare");
     locks
 }
 
-/// Whatever lock was left behind ends by itself, unless it was asked for without an end.
+/// Each lock that was left behind expires, unless it was requested without an end.
 pub fn assert_locks_end(conn: &mut Connection, what: &str) {
     for key in new_locks(conn) {
         let left: i64 = conn.pttl(&key).unwrap();
@@ -295,7 +296,8 @@ pub fn assert_locks_end(conn: &mut Connection, what: &str) {
     }
 }
 
-/// Whether a transaction of the caller's own happens, although every key that a function watches has just changed.
+/// A transaction of the caller succeeds although every key that a function watches has just
+/// changed.
 pub fn assert_nothing_is_watched(conn: &mut Connection, direct: &mut Connection, what: &str) {
     let keys = [
         "market:",

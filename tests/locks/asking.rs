@@ -1,4 +1,4 @@
-//! Asking whether a lease stands changes nothing on the server, whatever the end of the key is.
+//! Questions about a lease change nothing on the server, whatever has happened to the key's expiry.
 
 use std::{thread, time::Duration};
 
@@ -10,14 +10,14 @@ use crate::common::{Server, State, wait::unless_halted};
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
 
-/// What somebody does to the end of the key.
+/// Changes to the key's expiry by another client.
 const ENDS: [fn(&mut Connection, &str); 3] = [
     |conn, key| assert!(conn.persist::<_, bool>(key).unwrap()),
     |conn, key| assert!(conn.pexpire::<_, bool>(key, 600_000).unwrap()),
     |conn, key| assert!(conn.pexpire::<_, bool>(key, 9_000).unwrap()),
 ];
 
-/// By a short name: a hash with longer texts may be dumped in another order.
+/// The name is short: a hash with longer values may be dumped in another order.
 fn connect(server: &Server) -> Locks {
     let owner = Owner::new("short").unwrap();
     let locks = crate::plainly(&server.url());
@@ -43,7 +43,7 @@ fn verify_changes_nothing_whatever_the_end_of_the_key_is() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
-        // Otherwise the watchdog looks as well.
+        // Otherwise the watchdog asks too.
         redis::cmd("ACL")
             .arg(&["SETUSER", "default", "-client", "+client|id"])
             .exec(&mut conn)
@@ -71,7 +71,7 @@ fn the_watchdogs_look_changes_nothing_whatever_the_end_of_the_key_is() {
         for set_end in ENDS {
             in_all_kinds(&locks, |lease, key| {
                 let mut conn = server.connection().unwrap();
-                thread::sleep(150 * MS); // it is looked at, and told of from now on
+                thread::sleep(150 * MS); // read by the watchdog, and tracked from now on
                 set_end(&mut conn, key);
                 let before = State::of(&mut conn).unwrap();
                 thread::sleep(60 * MS);

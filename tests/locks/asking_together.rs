@@ -1,4 +1,4 @@
-//! Calls of many threads in one write, and the questions of the heads of many queues.
+//! Calls of many threads in one write, and the attempts of the heads of many queues.
 
 use std::{sync::mpsc, thread, time::Duration};
 
@@ -12,9 +12,9 @@ use crate::common::{
 };
 
 const IO_TIMEOUT: Duration = Duration::from_millis(2_400);
-/// Four calls go alone, and three writes are under way: what comes then is left in the outbox.
+/// Four calls go alone, and three writes are in progress: further calls stay in the outbox.
 const UNDER_WAY: usize = 7;
-/// Calls of one write.
+/// Calls per write.
 const TOGETHER: usize = 3;
 
 fn locks_by(proxy: &Proxy) -> Locks {
@@ -23,7 +23,8 @@ fn locks_by(proxy: &Proxy) -> Locks {
     crate::sharing(&pool.unwrap())
 }
 
-/// What has become of acquires of `0`, `1` and `2` that went in one write, if they did: a busy machine may be too slow for that.
+/// The results of acquires of `0`, `1` and `2`; `None` if they did not share a write because the
+/// machine was too busy.
 fn in_one_write(
     server: &Server,
     proxy: &Proxy,
@@ -61,9 +62,9 @@ fn in_one_write(
                 scope.spawn(move || lock.try_acquire())
             })
             .collect();
-        // By then all lie there, or else there is another round.
+        // By now all are in the outbox; otherwise the caller tries again.
         thread::sleep(30 * MS);
-        // One of those that have a shared write.
+        // One of the shared writes.
         drop(gates.pop());
         let came = asking.into_iter().map(|it| it.join().unwrap()).collect();
         drop(gates);
@@ -134,7 +135,7 @@ fn calls_of_one_write_without_an_answer_are_unknown_and_given_back() {
     });
 }
 
-/// One question is on its way while those of all other heads come.
+/// One attempt is on its way while all other heads ask.
 #[test]
 fn the_heads_of_a_hundred_queues_ask_in_few_writes() {
     const HEADS: usize = 100;
@@ -170,7 +171,7 @@ fn the_heads_of_a_hundred_queues_ask_in_few_writes() {
             proxy.take_bursts();
             let freed: Vec<String> = (1..=HEADS).map(name).collect();
             let () = conn.del(freed).unwrap();
-            // A head that has not been woken by then asks in a write of its own.
+            // A head that is not awake by then asks in a write of its own.
             thread::sleep(500 * MS);
             drop(gate);
             let leases: Vec<_> = waiting.into_iter().map(|it| it.join().unwrap()).collect();

@@ -1,4 +1,4 @@
-//! Guards that end in hooks and callbacks, and locks that go away while they are waited for.
+//! Guards dropped in hooks and callbacks, and locks dropped while threads wait for them.
 
 use std::{
     sync::{
@@ -21,7 +21,7 @@ use crate::common::{
 
 pub(crate) mod hooks;
 
-/// Not handed over, and handed over.
+/// Without and with hand-over.
 const TURNS: [u32; 2] = [0, 100];
 
 fn locks(server: &Server, turns: u32) -> Locks {
@@ -29,7 +29,7 @@ fn locks(server: &Server, turns: u32) -> Locks {
     locks.with(Options::new().hand_over(turns, LONG))
 }
 
-/// What would hang fails.
+/// Fails instead of hanging.
 fn in_time(run: impl FnOnce() + Send + 'static) {
     let (done, ends) = mpsc::channel();
     let running = thread::spawn(move || {
@@ -43,7 +43,7 @@ fn in_time(run: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Threads that all want the lock again and again. Says how often they had it.
+/// Many threads acquire the lock again and again. Returns the number of acquires.
 fn storm(lock: &Lock, threads: u32, rounds: u32) -> u32 {
     let (inside, served) = (AtomicBool::new(false), AtomicU32::new(0));
     thread::scope(|scope| {
@@ -68,7 +68,7 @@ fn stands_behind(lock: &Lock, number: usize) {
     ));
 }
 
-/// Ends a lease, or whatever else it keeps, as soon as it is told of anything.
+/// Drops a lease, or another value, on the first event.
 struct Letting<T>(Mutex<Option<T>>);
 
 impl<T> Letting<T> {
@@ -130,12 +130,12 @@ fn a_lease_may_end_on_the_threads_of_the_watchdog() {
             let letting = Letting::new();
             let options = Options::new().hand_over(turns, LONG).lease(900 * MS);
             let options = options.events(Arc::clone(&letting) as Arc<dyn Events>);
-            // By the hook that tells of its own renewal.
+            // In the hook that reports its own renewal.
             let lease = lock.clone().with(options).acquire(LONG).unwrap();
             *letting.0.lock().unwrap() = Some(lease);
             lock.acquire(LONG).unwrap().release().unwrap();
 
-            // By a callback that owns it.
+            // In a callback that owns it.
             let lease = lock.acquire(LONG).unwrap();
             let signal = lease.lost();
             let (called, calls) = mpsc::channel();
@@ -154,7 +154,7 @@ fn a_lease_may_end_on_the_threads_of_the_watchdog() {
     });
 }
 
-/// Asks when it goes.
+/// Reads the signal in its `Drop`.
 struct Asking(LostSignal);
 
 impl Drop for Asking {
@@ -163,7 +163,8 @@ impl Drop for Asking {
     }
 }
 
-/// What a callback owns that is never called ends when the lock is released, or handed over.
+/// A callback that is never called is dropped, with the values it owns, when the lock is released
+/// or handed over.
 #[test]
 fn a_callback_that_is_never_called_may_own_a_lease() {
     at_once(TURNS, |turns| {
@@ -186,7 +187,7 @@ fn a_callback_that_is_never_called_may_own_a_lease() {
     });
 }
 
-/// Each thread has the lock of a `Locks` that is gone, and the last of them ends everything.
+/// Each thread has a lock of a dropped `Locks`, and the last one drops everything.
 #[test]
 fn locks_may_go_while_they_are_waited_for_and_handed_over() {
     at_once(TURNS, |turns| {
@@ -218,7 +219,7 @@ fn locks_may_go_while_they_are_waited_for_and_handed_over() {
     });
 }
 
-/// Those who do it wait for nothing that only they could do.
+/// These threads do not wait for anything that only they could do.
 #[test]
 fn locks_may_go_on_the_threads_of_the_watchdog() {
     at_once(TURNS, |turns| {

@@ -1,4 +1,4 @@
-//! Waits that are called off: at once, with nothing left behind.
+//! Cancelled waits: they end at once and leave nothing behind.
 
 use std::{
     sync::{
@@ -147,10 +147,10 @@ impl Events for Told {
     }
 }
 
-/// By the pool, and by the head of the queue.
+/// By the pool's connection, and by the head of the queue.
 #[test]
 fn what_is_granted_at_that_moment_is_given_back() {
-    // So late is the answer that on a busy machine, too, it is called off before.
+    // Late enough that the cancel comes first, even on a busy machine.
     let late = 900 * MS;
     let cases = [false, true].map(|waits| [0, 1, 2, 3].map(|kind| (waits, kind)));
     at_once(cases.into_iter().flatten(), |(waits, kind)| {
@@ -175,8 +175,8 @@ fn what_is_granted_at_that_moment_is_given_back() {
             let waiter = scope.spawn(|| is_cancelled(&lock.acquire(LONG)));
             if let Some(held) = held {
                 assert!(comes_true(|| waiting(&every_kind(&locks)[kind]) == 1));
-                thread::sleep(300 * MS); // it has asked
-                // A writer that waits may tell of that once more before.
+                thread::sleep(300 * MS); // its attempt was refused
+                // Before that, a waiting writer may renew its intent once.
                 proxy.at("EVALSHA").delay(late);
                 proxy.at("EVALSHA").nth(2).delay(late);
                 held.release().unwrap();
@@ -189,7 +189,7 @@ fn what_is_granted_at_that_moment_is_given_back() {
         });
         let free = || !every_kind(&theirs)[kind].inspect().unwrap().is_held();
         assert!(comes_true(free), "{lock:?} {waits}");
-        // Only of the first, which its caller has got.
+        // Only for the first, whose caller has the lease.
         let told = [&told.acquired, &told.released].map(|count| count.load(Ordering::SeqCst));
         assert_eq!(told, [1, 1], "{lock:?} {waits}");
     });
@@ -208,7 +208,7 @@ fn a_hand_over_that_is_on_its_way_is_not_lost_to_the_next() {
             .lock("a")
             .with(handing);
         let (off, on) = (AtomicU32::new(0), AtomicU32::new(0));
-        // On a busy machine it takes more rounds until both have happened.
+        // On a busy machine it takes more rounds to see both.
         let both_happened = || {
             [&off, &on]
                 .iter()
@@ -288,7 +288,7 @@ fn a_writer_takes_its_intent_back_also_while_all_connections_are_lent() {
             let writer = scope.spawn(|| is_cancelled(&write.acquire(LONG)));
             let intends = || theirs.read("a").inspect().unwrap().waiting_writers() == 1;
             assert!(comes_true(intends));
-            thread::sleep(300 * MS); // it has asked as the head, too
+            thread::sleep(300 * MS); // it has also asked as the head
             let _lent = pool.get().unwrap();
             cancel.cancel();
             assert!(writer.join().unwrap());
@@ -326,13 +326,13 @@ fn while_the_server_is_silent_it_ends_within_one_time_out() {
     });
 }
 
-/// None of them waits for the time-outs of the others.
+/// No wait takes the time-outs of the others.
 #[test]
 fn while_the_server_is_silent_waits_for_many_locks_end_within_one_time_out() {
     waits_for_many_locks_end_within_one_time_out(0);
 }
 
-/// Their calls go one after the other.
+/// Their calls run one after the other.
 #[test]
 fn while_the_server_is_silent_waits_with_replicas_end_within_one_time_out() {
     waits_for_many_locks_end_within_one_time_out(1);
@@ -363,7 +363,7 @@ fn waits_for_many_locks_end_within_one_time_out(replicas: u32) {
                 .collect();
             assert!(comes_true(|| tracked_keys(&mut conn).unwrap() >= HEADS));
             server.freeze().unwrap();
-            // By then it was seen that the server is silent, and all ask it again and again.
+            // By now all know that the server is silent, and retry.
             thread::sleep(3 * io_timeout);
             let raised = Instant::now();
             cancel.cancel();
@@ -378,7 +378,7 @@ fn waits_for_many_locks_end_within_one_time_out(replicas: u32) {
     });
 }
 
-/// By whoever wakes it, and by a flag that it looks at.
+/// By a `Cancel`, and by a flag that it polls.
 #[test]
 fn while_all_connections_are_lent_it_ends_at_once() {
     at_once([false, true], |by_flag| {
@@ -392,7 +392,7 @@ fn while_all_connections_are_lent_it_ends_at_once() {
         let lent = pool.get().unwrap();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| is_cancelled(&lock.acquire(LONG)));
-            thread::sleep(300 * MS); // by then it waits for the connection
+            thread::sleep(300 * MS); // it waits for the connection
             assert!(!waiter.is_finished());
             let raised = Instant::now();
             match &flag {
@@ -401,7 +401,7 @@ fn while_all_connections_are_lent_it_ends_at_once() {
             }
             assert!(waiter.join().unwrap());
             let took = raised.elapsed();
-            // Nobody gives it back for twenty seconds.
+            // The connection is not returned for twenty seconds.
             assert!(took < 1_500 * MS + SLACK, "{by_flag} {took:?}");
         });
         drop(lent);
@@ -440,7 +440,7 @@ fn a_signal_handler_that_raises_the_flag_ends_a_wait_soon() {
     });
 }
 
-/// One in the queue, which nothing else wakes.
+/// A wait in the queue, which nothing else wakes.
 #[test]
 fn a_flag_that_is_asked_for_while_somebody_waits_ends_that_wait_too() {
     unless_halted(|| {

@@ -1,4 +1,4 @@
-//! Commits that bring their own connection, release the lock, or are executed once.
+//! Commits that use their own connection, release the lock, or run once.
 
 use std::{
     sync::Arc,
@@ -44,11 +44,11 @@ impl Bench {
             .unwrap_or(0)
     }
 
-    /// Locks whose one connection goes through a proxy, once they are warm.
+    /// Warmed-up locks whose only connection goes through a proxy.
     fn by_proxy(&self) -> (Proxy, Locks) {
         let proxy = Proxy::in_front_of(&self.server).unwrap();
         let client = Client::open(proxy.url()).unwrap();
-        // Many are opened at the same time.
+        // Many tests open connections at the same time.
         let pool = Pool::builder().max_size(1).get_timeout(LONG);
         let pool = pool.connect_timeout(LONG).build(&client).unwrap();
         let locks = crate::sharing(&pool);
@@ -122,7 +122,7 @@ fn a_commit_that_releases_takes_two_round_trips() {
         let bench = bench();
         let (proxy, locks) = bench.by_proxy();
         for lock in every_kind(&locks) {
-            // Again where the watchdog or the listener has sent something meanwhile.
+            // Retried if the watchdog or the listener sent something in between.
             let undisturbed = (0..100).any(|_| {
                 let lease = lock.acquire(LONG).unwrap();
                 thread::sleep(30 * MS);
@@ -153,13 +153,13 @@ fn a_commit_that_releases_wakes_the_next() {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {
-    /// It cannot be part of a transaction.
+    /// Not allowed in a transaction.
     Invalid,
     /// The server does not know a command.
     Refused,
-    /// One of two commands is refused when the transaction is executed.
+    /// The server refuses one of two commands when it executes the transaction.
     HalfRefused,
-    /// No answer comes to this command, which is executed, or not.
+    /// This command gets no answer; the server executes it if true.
     Cut(&'static str, bool),
 }
 
@@ -169,7 +169,7 @@ fn a_commit_that_releases_gives_the_lock_back_however_it_ends() {
         (Trouble::Invalid, 0),
         (Trouble::Refused, 0),
         (Trouble::HalfRefused, 1),
-        // Nothing was written yet: another connection is taken.
+        // Nothing is written yet, so the commit takes another connection.
         (Trouble::Cut("WATCH", false), 1),
         (Trouble::Cut("WATCH", true), 1),
         (Trouble::Cut("MULTI", false), 0),
@@ -179,7 +179,7 @@ fn a_commit_that_releases_gives_the_lock_back_however_it_ends() {
     at_once(troubles, |(trouble, written)| {
         let mut bench = bench();
         let (proxy, locks) = bench.by_proxy();
-        // It does not become free by its end.
+        // The lock does not expire in the meantime.
         let locks = locks.with(Options::new().lease(10 * LONG));
         for (number, lock) in (1..).zip(every_kind(&locks)) {
             let lease = lock.acquire(LONG).unwrap();
@@ -242,7 +242,7 @@ fn a_commit_that_is_repeated_by_its_id_is_never_doubled_wherever_its_connection_
         |point| point.cut_after(),
         |point| point.half_way().cut_after(),
     ];
-    // WATCH, what proves the hold, the mark and the time; MULTI, INCRBY, SET of the mark, EXEC.
+    // WATCH, the check of the hold, the mark and the time; MULTI, INCRBY, SET of the mark, EXEC.
     at_once(1..=10, |at| {
         for broken in breaks {
             let mut bench = bench();
@@ -263,7 +263,7 @@ fn a_commit_that_is_repeated_by_its_id_is_never_doubled_wherever_its_connection_
                     Err(Error::Unknown { .. }) => {}
                     other => assert!(other.is_err() && happened == 0, "{at}: {other:?}"),
                 }
-                // Under the same lease, which still stands, and then by another program.
+                // Under the same lease, which still holds, and then from another program.
                 let second = lease.commit_once("payment", LONG, count_up).unwrap();
                 let is_before = matches!(second, Committed::Before(_));
                 assert_eq!(is_before, happened == 1, "{at} of {lock:?}");
@@ -289,7 +289,7 @@ fn of_two_commits_by_one_id_at_the_same_time_one_is_executed() {
         let proxy = Proxy::in_front_of(&bench.server).unwrap();
         let lock = crate::connect(&proxy.url()).lock("a");
         let lease = Arc::new(lock.acquire(LONG).unwrap());
-        // The first one has looked for the mark, and the second comes between.
+        // The second commits after the first has read the mark.
         let second = Arc::clone(&lease);
         proxy.at("MULTI").run(move || {
             let committed = second.commit_once("payment", LONG, count_up);
@@ -410,7 +410,7 @@ fn a_pool_that_is_lent_out_says_to_whom() {
         let pool = Pool::builder().max_size(2).get_timeout(600 * MS);
         let pool = pool.build(&client).unwrap();
         let lock = crate::sharing(&pool).lock("a");
-        // Both are open from now on. On a busy machine that takes longer than may be waited for.
+        // Both connections stay open. On a busy machine, opening takes longer than the time-out.
         let mut open = Vec::new();
         assert!(comes_true(|| {
             open.extend(pool.get());

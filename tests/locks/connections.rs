@@ -1,4 +1,4 @@
-//! What becomes of those who rely on a connection of the locks' own when it is gone or replaced.
+//! Broken and replaced connections of the locks themselves, and the threads that rely on them.
 
 use std::{
     sync::{
@@ -28,7 +28,7 @@ fn is_tracked(line: &str) -> bool {
     line.contains("redir=") && !line.contains("redir=-1")
 }
 
-/// How many connections of the server track what they read.
+/// Number of the server's connections with tracking.
 pub(crate) fn tracked(conn: &mut Connection) -> usize {
     tracked_ids(conn).len()
 }
@@ -39,7 +39,7 @@ fn tracked_ids(conn: &mut Connection) -> Vec<String> {
     tracked.map(id_of).collect()
 }
 
-/// Of a line of the server's `CLIENT LIST`.
+/// The id in a line of `CLIENT LIST`.
 fn id_of(line: &str) -> String {
     line.split_whitespace()
         .next()
@@ -58,14 +58,14 @@ pub(crate) fn pool(url: &str, io_timeout: Duration) -> Pool {
         .unwrap()
 }
 
-/// One who waits for a short time breaks the connection that all who wait share, and leaves.
+/// A thread with a short wait breaks the connection that all waiting threads share, and leaves.
 #[test]
 fn who_waits_hears_of_a_release_after_another_has_broken_the_shared_connection_and_left() {
     at_once(["cut", "swallow", "unreadable"], |fault| {
         unless_halted(|| {
             let server = Server::start().unwrap();
             let proxy = Proxy::in_front_of(&server).unwrap();
-            // Who can be called off has no line of its own.
+            // A wait that can be cancelled has no connection of its own.
             let shares = Options::new().cancel(&Cancel::new());
             let locks = crate::plain(&pool(&proxy.url(), 1_500 * MS)).with(shares);
             let others = crate::plainly(&server.url());
@@ -79,12 +79,13 @@ fn who_waits_hears_of_a_release_after_another_has_broken_the_shared_connection_a
                     (Instant::now(), lease)
                 });
                 let mut conn = server.connection().unwrap();
-                // One of them is the others' watchdog.
+                // One of them is the watchdog of `others`.
                 assert!(comes_true(
                     || waiting(&locks.lock("b")) == 1 && tracked(&mut conn) >= 2
                 ));
                 thread::sleep(300 * MS);
-                // It breaks only when the deadline has passed, so that whoever waits for `a` leaves at once.
+                // It breaks only after the deadline, so the thread that waits for `a` leaves at
+                // once.
                 let second = || proxy.at("EVALSHA").nth(2);
                 second().run(|| thread::sleep(700 * MS));
                 match fault {
@@ -105,7 +106,8 @@ fn who_waits_hears_of_a_release_after_another_has_broken_the_shared_connection_a
     });
 }
 
-/// A new connection of the watchdog has read nothing: the server would tell nobody of what happens to a lease.
+/// A new watchdog connection has read no key yet, so the server would not notify it about any
+/// lease.
 #[test]
 fn a_loss_is_told_at_once_after_the_watchdogs_connection_was_replaced() {
     at_once(
@@ -114,7 +116,8 @@ fn a_loss_is_told_at_once_after_the_watchdogs_connection_was_replaced() {
             unless_halted(|| {
                 let server = Server::start().unwrap();
                 let mut conn = server.connection().unwrap();
-                // The listener waits for an answer through the silence: if it listened anew, it would look at all leases.
+                // The listener tolerates the silence: if it reconnected, it would read all leases
+                // again.
                 let locks = crate::plain(&pool(&server.url(), LONG));
                 let lease = |time| Options::new().lease(time);
                 let long = locks
@@ -123,23 +126,25 @@ fn a_loss_is_told_at_once_after_the_watchdogs_connection_was_replaced() {
                     .acquire(LONG)
                     .unwrap();
                 let short = (fault != "killed and nothing due").then(|| {
-                    // After the silence there is time left for a renewal; otherwise one is due soon.
+                    // Leaves time for a renewal after the silence; in the other cases a renewal is
+                    // due soon.
                     let time = if fault == "slow answer" { 6_000 } else { 3_000 };
                     let short = locks.lock("short").with(lease(time * MS));
                     short.acquire(LONG).unwrap()
                 });
-                // They are looked at after 20 ms.
+                // The watchdog reads them after 20 ms.
                 assert!(comes_true(|| tracked(&mut conn) == 1));
                 thread::sleep(100 * MS);
                 if fault == "slow answer" {
-                    // A renewal is due after a third of the lease, and given up after two.
+                    // A renewal is due after a third of the lease, and is given up after two
+                    // thirds.
                     server.freeze().unwrap();
                     thread::sleep(4_100 * MS);
                     server.thaw().unwrap();
                 } else {
                     assert!(kill(&server, is_tracked) > 0);
                 }
-                // A renewal, or the next of the questions that are asked once a second, finds out.
+                // Found by a renewal, or by the check that runs every second.
                 thread::sleep(2_500 * MS);
                 assert!(comes_true(|| tracked(&mut conn) == 1), "{fault}");
                 assert!(long.is_held() && short.is_none_or(|short| short.is_held()));
@@ -150,8 +155,8 @@ fn a_loss_is_told_at_once_after_the_watchdogs_connection_was_replaced() {
     );
 }
 
-/// The listener's thread opens it, and the server accepts it and says nothing: for so long the renewing thread can ask nothing. All others
-/// go on.
+/// The listener's thread opens the connection, which the server accepts but does not answer.
+/// Meanwhile the renewing thread cannot ask; all other threads continue.
 #[test]
 fn while_the_watchdogs_connection_is_being_opened_locks_are_acquired_and_an_end_is_told() {
     unless_halted(|| {
@@ -161,12 +166,12 @@ fn while_the_watchdogs_connection_is_being_opened_locks_are_acquired_and_an_end_
         let client = Client::open(proxy.url()).unwrap();
         let locks = crate::plain(&patient.build(&client).unwrap());
         let lease = |time| Options::new().lease(time);
-        // Nothing is due of it, so that the listener's thread finds out first.
+        // It has no renewal due, so the listener's thread notices first.
         let minute = locks.lock("a").with(lease(MINUTE));
         let _minute = minute.acquire(LONG).unwrap();
         let mut conn = server.connection().unwrap();
         assert!(comes_true(|| tracked(&mut conn) == 1));
-        thread::sleep(100 * MS); // it has been looked at
+        thread::sleep(100 * MS); // the watchdog has read it
         proxy.at("INFO").swallow();
         assert!(kill(&server, is_tracked) > 0);
         assert!(proxy.happened());
@@ -183,21 +188,21 @@ fn while_the_watchdogs_connection_is_being_opened_locks_are_acquired_and_an_end_
         }
         let took = asked.elapsed();
         let told = calls.recv_timeout(LONG).unwrap() - asked;
-        // Ends what is waited for.
+        // Ends the attempt to connect.
         drop(proxy);
         assert!(took < 550 * MS + SLACK, "{took:?}");
         assert!(told < 850 * MS + SLACK, "told after {told:?}");
     });
 }
 
-/// One time-out after it was asked, and not two.
+/// After one time-out, not two.
 #[test]
 fn who_waits_asks_again_when_the_listeners_connection_alone_falls_silent() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
         let mut conn = server.connection().unwrap();
-        // Who can be called off has no line of its own.
+        // A wait that can be cancelled has no connection of its own.
         let shares = Options::new().cancel(&Cancel::new());
         let locks = crate::plain(&pool(&proxy.url(), 1_500 * MS)).with(shares);
         let minute = Options::new().lease(MINUTE);
@@ -208,7 +213,7 @@ fn who_waits_asks_again_when_the_listeners_connection_alone_falls_silent() {
                 let lease = locks.lock("a").acquire(LONG).unwrap();
                 (Instant::now(), lease)
             });
-            // One of them is the others' watchdog.
+            // One of them is the watchdog of `others`.
             assert!(comes_true(
                 || waiting(&locks.lock("a")) == 1 && tracked(&mut conn) >= 2
             ));
@@ -224,8 +229,8 @@ fn who_waits_asks_again_when_the_listeners_connection_alone_falls_silent() {
     });
 }
 
-/// Once a second the listener's thread waits in vain for a connection to be opened, for a second. Between two such waits it hears all that
-/// has come.
+/// Once a second the listener's thread spends a second on a failing connect. Between two attempts
+/// it handles all notifications that have arrived.
 #[test]
 fn who_waits_is_woken_though_no_connection_can_be_opened_for_the_watchdog() {
     const WAITERS: usize = 8;
@@ -235,7 +240,7 @@ fn who_waits_is_woken_though_no_connection_can_be_opened_for_the_watchdog() {
         let mut conn = server.connection().unwrap();
         let pool = Pool::builder().connect_timeout(1_000 * MS);
         let pool = pool.build(&Client::open(proxy.url()).unwrap()).unwrap();
-        // Who can be called off has no line of its own.
+        // A wait that can be cancelled has no connection of its own.
         let options = Options::new().cancel(&Cancel::new()).lease(MINUTE);
         let locks = crate::plain(&pool).with(options);
         let _held = locks.lock("held").acquire(LONG).unwrap();
@@ -256,7 +261,7 @@ fn who_waits_is_woken_though_no_connection_can_be_opened_for_the_watchdog() {
                 names.iter().all(waits)
             };
             assert!(comes_true(all_wait));
-            // Theirs is open: beside it there are two watchdogs.
+            // The waiting threads' connection is open, besides those of two watchdogs.
             assert!(comes_true(|| tracked(&mut conn) == 3));
             thread::sleep(300 * MS);
             proxy.at("INFO").swallow();
@@ -281,7 +286,7 @@ fn who_waits_is_woken_though_no_connection_can_be_opened_for_the_watchdog() {
     });
 }
 
-/// Redis passes over a late reply only after it has been waited for, by all who wait.
+/// Only after all waiting threads have read a late reply is the connection in step again.
 #[test]
 fn the_waiters_connection_is_not_used_again_while_it_owes_a_reply() {
     unless_halted(|| {
@@ -291,7 +296,7 @@ fn the_waiters_connection_is_not_used_again_while_it_owes_a_reply() {
         let locks = crate::plain(&pool(&proxy.url(), 300 * MS));
         let others = crate::plainly(&server.url());
         let _held = ["a", "b"].map(|name| others.lock(name).acquire(LONG).unwrap());
-        // The others' watchdog has one.
+        // The one of the watchdog of `others`.
         assert!(comes_true(|| tracked(&mut conn) == 1));
         let theirs = tracked_ids(&mut conn);
         assert!(comes_true(|| {
@@ -302,7 +307,7 @@ fn the_waiters_connection_is_not_used_again_while_it_owes_a_reply() {
         assert!(locks.lock("a").acquire(900 * MS).is_err());
         assert!(proxy.happened());
         assert!(locks.lock("b").acquire(50 * MS).is_err());
-        // The server hears of its end a little later.
+        // The server notices the close a little later.
         let is_kept = |id: &String| before.contains(id);
         let only_theirs = || {
             tracked_ids(&mut conn)
@@ -323,7 +328,7 @@ impl Events for Renewals {
     }
 }
 
-/// The server would tell the watchdog of each renewal of its own, and it would ask once more.
+/// If the server notified the watchdog of its own renewals, it would ask once more after each.
 #[test]
 fn a_renewal_is_one_command() {
     unless_halted(|| {
@@ -350,7 +355,7 @@ fn a_renewal_is_one_command() {
     });
 }
 
-/// A server that accepts so many connections beside this one.
+/// A server that accepts this many connections besides `conn`.
 fn with_room_for(connections: u32) -> (Server, Connection) {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
@@ -365,7 +370,7 @@ fn connections(conn: &mut Connection) -> usize {
     list.lines().count()
 }
 
-/// One for the pool and one for the watchdog: nobody has to be told of anything.
+/// One for the pool and one for the watchdog: no thread waits for a notification.
 #[test]
 fn where_the_server_has_room_for_two_connections_a_lease_is_renewed() {
     unless_halted(|| {
@@ -378,7 +383,7 @@ fn where_the_server_has_room_for_two_connections_a_lease_is_renewed() {
     });
 }
 
-/// Who waits has a connection for that. The listener's gives way to the watchdog's.
+/// A waiting thread needs a connection too. The listener's gives way to the watchdog's.
 #[test]
 fn where_the_server_has_room_for_three_connections_a_lease_that_was_waited_for_is_renewed() {
     unless_halted(|| {
@@ -387,7 +392,7 @@ fn where_the_server_has_room_for_three_connections_a_lease_that_was_waited_for_i
         let _: () = conn.set("lock:a", "another's").unwrap();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| locks.lock("a").acquire(LONG).unwrap());
-            // The pool's, the one for who waits, and the listener's.
+            // The pool's, the waiting thread's and the listener's.
             assert!(comes_true(|| connections(&mut conn) == 4));
             thread::sleep(300 * MS);
             let _: () = conn.del("lock:a").unwrap();

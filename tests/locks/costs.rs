@@ -1,4 +1,4 @@
-//! What those who wait take: of the pool, and of the server.
+//! The cost of waiting: connections of the pool, and commands to the server.
 
 use std::{
     thread,
@@ -18,7 +18,7 @@ use crate::{
     waiting::waiting,
 };
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn what_it_costs_to_wait() {
     let cases: [fn(); 5] = [
@@ -33,13 +33,13 @@ fn what_it_costs_to_wait() {
 
 fn who_waits_has_no_connection_of_the_pool() {
     let server = Server::start().unwrap();
-    // Somebody else's client, which was of a server that has ended, would not be in this database.
+    // A stray client of a server that has stopped would not use this database.
     let client = Client::open(format!("{}7", server.url())).unwrap();
     let pool = Pool::builder().max_size(1).build(&client).unwrap();
     let locks = crate::sharing(&pool).with(crate::options().lease(6_000 * MS));
     let lease = locks.lock("a").acquire(LONG).unwrap();
     thread::scope(|scope| {
-        // The last of them has to come before the first gives up.
+        // The last one must arrive before the first gives up.
         for _ in 0..100 {
             scope.spawn(|| assert!(locks.lock("a").acquire(6_000 * MS).is_err()));
         }
@@ -74,7 +74,8 @@ fn a_pool_that_is_lent_out_is_an_error_in_time() {
         ));
         assert!(asked.elapsed() < wait + 200 * MS + SLACK);
     }
-    // Where it waits, a writer's intent may be to take back after that. A busy machine makes some of them late, and not all.
+    // A writer that has waited may have to withdraw its intent afterwards. A busy machine delays
+    // some of them, but not all.
     assert!(comes_true(|| {
         let asked = Instant::now();
         let refused = locks.write("a").acquire(10 * MS);
@@ -90,7 +91,7 @@ fn a_free_lock_costs_a_round_trip_and_so_does_its_release() {
     let permits = semaphore(&locks, "permits", 3);
     let _another = permits.acquire(LONG).unwrap();
     for lock in every_kind(&locks).into_iter().chain([permits]) {
-        // Not at first, until the script is known and the connections are there.
+        // Retried until the server knows the script and the connections are open.
         assert!(
             comes_true(|| {
                 let (lease, acquiring) = proxy.traffic_of(|| lock.acquire(LONG).unwrap());
@@ -109,7 +110,7 @@ fn permits_are_renewed_in_the_batches_of_the_other_kinds() {
     let three = [1, 2, 3].map(|_| semaphore(&locks, "permits", 3));
     let leases: Vec<_> = (every_kind(&locks).into_iter().chain(three))
         .map(|lock| {
-            // The later ones join the renewals of the first.
+            // The later ones share the renewals of the first.
             thread::sleep(10 * MS);
             lock.acquire(LONG).unwrap()
         })
@@ -139,8 +140,8 @@ fn a_crowd_costs_the_server_two_commands_a_release_and_two_a_renewal() {
         thread::sleep(100 * MS);
         let begun = Instant::now();
         let ((), traffic) = proxy.traffic_of(|| thread::sleep(1_200 * MS));
-        // Three renewals, more where the thread slept for longer, and one more in case one falls on the edge: the head looks at once, and
-        // asks 100 ms later.
+        // Three renewals, more if the thread slept for longer, and one at the edge: the head tries
+        // at once, and again after 100 ms.
         let renewals = usize::try_from(begun.elapsed().as_millis() / 400).unwrap() + 1;
         assert!(
             (1..=2 * renewals + 2).contains(&for_locks(&traffic)),
@@ -152,13 +153,14 @@ fn a_crowd_costs_the_server_two_commands_a_release_and_two_a_renewal() {
                 one.join().unwrap();
             }
         });
-        // Of 50 turns each has an attempt and a release. A message that comes late costs an attempt
-        // more: on a busy machine there are some of these. All waking each other would be a thousand.
+        // Each of the 50 turns takes an attempt and a release. A late message costs one more
+        // attempt, which happens on a busy machine. If all woke each other, there would be a
+        // thousand.
         assert!(for_locks(&traffic) < 50 * 4, "{traffic:?}");
     });
 }
 
-/// How many commands were about a lock, and not about a connection.
+/// Number of commands about a lock rather than a connection.
 fn for_locks(traffic: &Traffic) -> usize {
     let of_connections = ["PING", "INFO", "CLIENT", "SUBSCRIBE", "HELLO"];
     let names = traffic.commands.iter();

@@ -1,4 +1,5 @@
-//! Two processes on one lock, whose threads want it again as soon as they have released it.
+//! Two processes compete for one lock; their threads acquire it again as soon as they have released
+//! it.
 
 use std::{
     env,
@@ -16,19 +17,19 @@ use crate::common::{
 };
 
 const INSIDE: Duration = Duration::from_micros(100);
-/// Of the other process: its server, how many threads it has, and for how many milliseconds it works.
+/// The other process's settings: server, number of threads, and working time in milliseconds.
 const SERVER: &str = "LEASEHOLD_TEST_CROWD_SERVER";
 const THREADS: &str = "LEASEHOLD_TEST_CROWD_THREADS";
 const MILLIS: &str = "LEASEHOLD_TEST_CROWD_MILLIS";
 
-/// What the threads of one process got.
+/// The result of one process.
 #[derive(Debug)]
 struct Got {
     acquires: u32,
     worst: Duration,
 }
 
-/// The other process: says that it is ready, works when it is told to, and says what it got.
+/// The other process: reports that it is ready, works on command, and reports its result.
 #[test]
 #[ignore = "the other process of the tests beside it"]
 #[allow(clippy::print_stdout, reason = "the test that has started it listens")]
@@ -109,7 +110,7 @@ fn two_crowds(threads: usize, time: Duration) -> [Got; 2] {
     })
 }
 
-/// The share of the one that got less, if nobody waited for longer.
+/// The smaller share of the two processes, if no wait was longer than `longest`.
 #[allow(clippy::print_stderr, reason = "the figures are worth more than a yes")]
 fn least_share(threads: usize, time: Duration, longest: Duration) -> f64 {
     let crowds = two_crowds(threads, time);
@@ -131,7 +132,8 @@ fn neither_of_two_processes_is_starved() {
     });
 }
 
-/// Each has the line while it waits, and is away for half a millisecond after its turns: a socket's time-out lasts ten.
+/// Each holds the line while it waits, and pauses for half a millisecond after its turns; a
+/// socket's time-out takes ten.
 #[test]
 fn neither_of_two_threads_that_each_wait_alone_has_nearly_all_turns() {
     // A busy machine may keep one of them from running.

@@ -1,4 +1,4 @@
-//! What errors say, and what they say is to be done.
+//! Error messages and the advice in them.
 
 use leasehold::{Error, Options, Owner, Result};
 use redis::{Commands, ErrorKind, RedisError};
@@ -179,7 +179,7 @@ fn what_redis_rs_says_becomes_an_error_that_does_not_say_too_much() {
     );
 }
 
-/// Redis 6.2 alone has that setting; newer servers take it and ignore it.
+/// Only Redis 6.2 has that setting; newer servers accept and ignore it.
 #[test]
 fn a_server_that_lets_no_script_write_after_the_time_names_the_setting() {
     let server = Server::start_with(&["--lua-replicate-commands", "no"]).unwrap();

@@ -1,4 +1,4 @@
-//! Hooks: each end of a wait and of a hold is told once, whoever finds it.
+//! Hooks report each end of a wait or a hold once, whichever thread notices it.
 
 use std::{
     error::Error as _,
@@ -15,7 +15,7 @@ use crate::common::{
     wait::{at_once, unless_halted},
 };
 
-/// What the hooks were told, in order.
+/// The events received, in order.
 #[derive(Default)]
 struct Log {
     lines: Mutex<Vec<String>>,
@@ -89,7 +89,7 @@ fn bench(log: Log, options: Options) -> Bench {
 
 const TAKEN_AWAY: HoldEnd = HoldEnd::Lost(LostReason::TakenAway);
 
-/// Deletes the lock, and is at once asked to find that out.
+/// Deletes the lock; then calls its argument to have the loss found.
 type Finder = fn(Lease, &dyn Fn());
 
 const FINDERS: [(&str, Finder); 10] = [
@@ -177,7 +177,7 @@ fn a_loss_is_told_once_whoever_finds_it_and_before_the_end() {
             assert!(comes_true(is_told), "{finder}: {:?}", log.lines);
             assert_eq!(log.last_end(), Some(TAKEN_AWAY), "{finder}");
         }
-        // At the end of work as well.
+        // `run` reports them too.
         let lock = locks.lock("a");
         let ran = lock.run(LONG, |_| harm()).unwrap();
         assert!(matches!(ran.released, Err(Error::Lost { .. })));
@@ -189,7 +189,7 @@ fn a_loss_is_told_once_whoever_finds_it_and_before_the_end() {
         let all = FINDERS.len() + 2;
         assert!(comes_true(|| log.times("lost TakenAway") >= all));
         drop((lock, locks));
-        thread::sleep(150 * MS); // its threads end: nothing is told afterwards
+        thread::sleep(150 * MS); // its threads end: no events from now on
         let told = ["acquired", "lost TakenAway", "released"].map(|line| log.times(line));
         assert_eq!(told, [all; 3], "{:?}", log.lines);
     });
@@ -235,7 +235,7 @@ fn a_hold_says_how_it_ended() {
         drop(lease);
         assert_eq!(log.last_end(), Some(HoldEnd::Unknown));
         server.thaw().unwrap();
-        // A lock that was not lost and may not be free yet: a release that failed is no loss.
+        // A failed release is not a loss: the lock was ours, but may not be free yet.
         assert_eq!(log.times("lost TakenAway"), 0);
         assert_eq!(log.times("acquired"), log.times("released"));
     });
@@ -298,17 +298,17 @@ fn a_wait_says_how_it_ended() {
         let kinds = (std::mem::discriminant(told), std::mem::discriminant(&error));
         assert_eq!(kinds.0, kinds.1, "{told} {error}");
     }
-    // A wait that its caller cancelled is no failure of the server.
+    // A cancelled wait is no failure of the server.
     assert_eq!(log.in_a_row(), [1, 2, 3, 4, 0, 5]);
 
-    // An answer of the server ends the row.
+    // An answer of the server ends the series.
     lock.acquire(LONG).unwrap().release().unwrap();
     server.kill().unwrap();
     for _ in 0..3 {
         assert!(lock.acquire(MS).is_err());
     }
     assert_eq!(log.in_a_row()[6..], [1, 2, 3]);
-    // The error comes with its causes.
+    // The error includes its causes.
     let failures = log.failures.lock().unwrap();
     let (error, _) = failures.last().unwrap();
     let cause = error.source().map(ToString::to_string);
@@ -316,7 +316,8 @@ fn a_wait_says_how_it_ended() {
     assert!(text.contains("refused"), "{text}");
 }
 
-/// First somebody else has the lock, then the server is gone: both are told while the call waits.
+/// First another holder has the lock, then the server is down: the hook reports both during the
+/// wait.
 #[test]
 fn who_waits_is_told_why_it_goes_on() {
     #[derive(Default)]
@@ -352,7 +353,7 @@ fn who_waits_is_told_why_it_goes_on() {
     });
 }
 
-/// Renewals count in the row of failures, and one that gets through ends it.
+/// Renewals count in the series of failures, and a successful one ends it.
 #[test]
 fn failed_renewals_are_numbered() {
     #[derive(Default)]
@@ -371,7 +372,7 @@ fn failed_renewals_are_numbered() {
     let locks = crate::plainly(&server.url()).with(options);
     let _lease = locks.lock("a").acquire(LONG).unwrap();
     let of = |number| comes_true(|| rows.0.lock().unwrap().contains(&number));
-    thread::sleep(100 * MS); // looked at, so that the server tells
+    thread::sleep(100 * MS); // read by the watchdog, so the server notifies it
     server.kill().unwrap();
     assert!(of(3), "{:?}", rows.0);
     let told = rows.0.lock().unwrap().clone();

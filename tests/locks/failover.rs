@@ -1,4 +1,4 @@
-//! An address that leads to another server, while the one before is a replica.
+//! An address that moves to another server while the old one becomes a replica.
 
 use std::{
     net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
@@ -23,7 +23,7 @@ use crate::{
     connections::{MINUTE, tracked},
 };
 
-/// One address behind which the server can be exchanged. Connections that are there stay where they are.
+/// An address whose server can be exchanged. Existing connections stay with the old server.
 struct Address {
     port: u16,
     target: Arc<AtomicU16>,
@@ -55,7 +55,7 @@ impl Address {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// From now on new connections lead to the other server, and the one before is its replica.
+    /// From now on new connections reach the other server, and the old one is its replica.
     fn fail_over(&self, from: &Server, to: &Server) {
         let mut conn = from.connection().unwrap();
         let mut replica_of = redis::cmd("REPLICAOF");
@@ -64,7 +64,7 @@ impl Address {
         self.target.store(to.port(), Ordering::SeqCst);
     }
 
-    /// The same, but the one before is a replica of nobody: nothing is copied to it.
+    /// The same without replication: the new server has none of the data.
     fn lead_to(&self, from: &Server, to: &Server) {
         let mut conn = from.connection().unwrap();
         let mut replica_of = redis::cmd("REPLICAOF");
@@ -110,17 +110,17 @@ fn after_a_failover_a_loss_is_told_though_no_renewal_is_due() {
         let locks = crate::connect(&address.url());
         let long = Options::new().lease(MINUTE);
         let lease = locks.lock("a").with(long).acquire(LONG).unwrap();
-        // The watchdog has looked at it.
+        // The watchdog has read it.
         let mut conn = old.connection().unwrap();
         assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
-        // The new master knows nothing of the lock.
+        // The new master does not have the lock.
         address.lead_to(&old, &new);
         assert!(locks.lock("b").try_acquire().is_err());
         assert!(lease.lost().wait_for(Duration::from_secs(5)));
     });
 }
 
-/// The listener's number on the old server is that of a stranger on the new one.
+/// The listener's client id on the old server belongs to a stranger on the new one.
 #[test]
 fn after_a_failover_who_waits_is_told_of_a_release_on_the_new_master() {
     unless_halted(|| {
@@ -159,7 +159,7 @@ fn after_a_failover_who_waits_is_told_of_a_release_on_the_new_master() {
     });
 }
 
-/// The pool cannot see what a plain function meets on the connection that it lent.
+/// The pool cannot see the errors of a plain function on a connection that it lent.
 #[test]
 fn after_a_failover_a_plain_function_finds_the_new_master_by_the_next_connection() {
     unless_halted(|| {
@@ -199,7 +199,8 @@ fn who_waits_gets_the_lock_from_the_new_master_after_a_failover() {
             assert!(comes_true(|| tracked(&mut conn) > 0));
             thread::sleep(100 * MS);
             address.fail_over(&old, &new);
-            // A replica goes on answering, and tells nobody. Whoever is refused first finds out for all.
+            // A replica keeps answering but sends no notifications. The first refused call finds
+            // out for all.
             assert!(locks.lock("b").try_acquire().is_err());
             let lease = has.recv_timeout(Duration::from_secs(5)).unwrap().unwrap();
             assert!(has_lock(&new));
@@ -216,7 +217,7 @@ fn a_lease_goes_on_at_the_new_master_after_a_failover() {
         let locks = crate::plainly(&address.url());
         let lease = locks.lock("a").with(Options::new().lease(4_000 * MS));
         let lease = lease.acquire(LONG).unwrap();
-        // The watchdog is connected to the old one.
+        // The watchdog is connected to the old server.
         let mut conn = old.connection().unwrap();
         assert!(comes_true(|| tracked(&mut conn) == 1));
         let token = lease.token().to_string();

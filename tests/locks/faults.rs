@@ -1,4 +1,4 @@
-//! Connections that break, servers that stop.
+//! Broken connections and stopped servers.
 
 use std::{
     thread,
@@ -15,14 +15,14 @@ use crate::common::{
     wait::{at_once, unless_halted},
 };
 
-/// Of the pools with which a test can wait for a time-out.
+/// Short enough for a test to wait for.
 pub(crate) const IO_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 fn waiting(lock: &Lock) -> usize {
     lock.inspect().map_or(usize::MAX, |it| it.waiting_here())
 }
 
-/// Somebody waits while something happens, and gets the lock when it is released.
+/// A thread waits through an incident, and gets the lock on its release.
 fn wait_through(locks: &Locks, lease: Lease, happens: impl FnOnce()) -> Duration {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
@@ -39,7 +39,7 @@ fn wait_through(locks: &Locks, lease: Lease, happens: impl FnOnce()) -> Duration
     })
 }
 
-/// Closes the connections of which the server's list says this.
+/// Closes the connections whose line in `CLIENT LIST` matches.
 pub(crate) fn kill(server: &Server, is_one: impl Fn(&str) -> bool) -> usize {
     let mut conn = server.connection().unwrap();
     let mut list = redis::cmd("CLIENT");
@@ -61,7 +61,7 @@ pub(crate) fn kill(server: &Server, is_one: impl Fn(&str) -> bool) -> usize {
     killed
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn what_breaks_is_mended() {
     let cases: [fn(); 3] = [
@@ -89,9 +89,9 @@ fn who_waits_survives_the_loss_of_each_connection() {
         let locks = crate::connect(&server.url());
         let lease = holding.lock("a").acquire(LONG).unwrap();
         let took = wait_through(&locks, lease, || {
-            // It may be still to come.
+            // It may not be open yet.
             assert!(comes_true(|| kill(&server, is_one) > 0), "{connection}");
-            // The holder's own may be among them: its next use finds out.
+            // The holder's own connection may be among them: its next use finds out.
             thread::sleep(20 * MS);
             let _ = holding.lock("b").try_acquire();
         });
@@ -99,7 +99,7 @@ fn who_waits_survives_the_loss_of_each_connection() {
     }
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn all_ends_in_time() {
     let cases: [fn(); 5] = [
@@ -112,7 +112,7 @@ fn all_ends_in_time() {
     at_once(cases, |case| case());
 }
 
-/// With a lease that is not renewed for three seconds, so that no renewal finds out before.
+/// The lease is not renewed for three seconds, so no renewal finds out first.
 fn a_loss_is_told_after_the_watchdogs_connection_was_killed() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
@@ -141,7 +141,7 @@ fn who_waits_survives_a_server_that_is_silent_for_a_while() {
     assert!(took < 2_250 * MS + SLACK, "{took:?}");
 }
 
-/// With an I/O time-out that a test can wait for.
+/// With an I/O time-out short enough for a test.
 pub(crate) fn quick(url: &str) -> Locks {
     crate::sharing(&quick_pool(url))
 }
@@ -153,7 +153,7 @@ fn quick_pool(url: &str) -> Pool {
         .get_timeout(IO_TIMEOUT)
         .build(&Client::open(url).unwrap())
         .unwrap();
-    // On a busy machine a connection takes longer now and then.
+    // On a busy machine a connect may exceed the time-out.
     assert!(comes_true(|| pool.get().is_ok()));
     pool
 }
@@ -188,9 +188,9 @@ fn a_wait_ends_one_time_out_later_while_the_server_is_silent() {
     drop(lease);
 }
 
-/// With every connection open and proven before the server falls silent, so that nothing fails sooner.
+/// All connections are open and checked before the server falls silent, so nothing fails earlier.
 fn a_short_wait_ends_one_time_out_later_while_the_server_is_silent() {
-    // Longer than a test may be late, so that one more of it is seen.
+    // Longer than a test may be late, so a second time-out would show.
     const LONG_IO_TIMEOUT: Duration = Duration::from_millis(900);
     let kinds: [fn(&Locks, &str) -> Lock; 4] =
         [Locks::lock, Locks::reentrant, Locks::read, Locks::write];
@@ -218,7 +218,7 @@ fn a_short_wait_ends_one_time_out_later_while_the_server_is_silent() {
     });
 }
 
-/// The heads of many queues share a connection, on which each in turn would wait for an answer.
+/// The heads of many queues share a connection, on which they would wait one after the other.
 fn heads_of_queues_wait_no_longer_for_each_other_than_they_may() {
     let server = Server::start().unwrap();
     let pool = quick_pool(&server.url());
@@ -230,13 +230,13 @@ fn heads_of_queues_wait_no_longer_for_each_other_than_they_may() {
     }));
     drop(open);
     server.freeze().unwrap();
-    // After an attempt by the pool there is time for one by the connection that the heads share.
+    // After an attempt by the pool there is time for one on the shared connection.
     let wait = IO_TIMEOUT + 600 * MS;
     at_once(0..6, |number| {
         let asked = Instant::now();
         let failed = locks.lock(&number.to_string()).acquire(wait);
         let took = asked.elapsed();
-        // Not that somebody else has it: nobody knows.
+        // Not `Contended`: the holder is unknown.
         assert!(matches!(failed, Err(Error::Unknown { .. })), "{failed:?}");
         assert!(took >= wait && took < wait + IO_TIMEOUT + SLACK, "{took:?}");
     });
@@ -257,7 +257,7 @@ fn who_waits_survives_a_restart() {
         assert!(comes_true(|| waiting(&locks.lock("a")) == 1));
         server.kill().unwrap();
         thread::sleep(300 * MS);
-        server.restart().unwrap(); // it has lost the lock
+        server.restart().unwrap(); // the lock is lost
         let back = Instant::now();
         let lease = waiter.join().unwrap();
         assert!(back.elapsed() < 2_250 * MS + SLACK, "{:?}", back.elapsed());
@@ -281,7 +281,7 @@ fn forgotten_scripts_and_a_flush_in_the_middle() {
     });
 }
 
-/// Also where all ends with it.
+/// Also at the end of the last `Locks`.
 fn a_drop_takes_no_longer_than_it_may() {
     at_once([false, true], a_drop_takes_no_longer);
 }
@@ -299,7 +299,7 @@ fn a_drop_takes_no_longer(is_the_last: bool) {
     server.thaw().unwrap();
     assert!(took < 250 * MS + SLACK, "{took:?}");
     let mut conn = server.connection().unwrap();
-    // With the last of all the watchdog's thread ends, and the lock with its lease.
+    // With the last `Locks` the watchdog's thread ends, and the lock expires.
     let is_free = || !conn.exists::<_, bool>("lock:a").unwrap();
     assert!(is_the_last || comes_true(is_free));
 }
@@ -325,7 +325,7 @@ fn threads_and_connections_end_with_the_last_of_all() {
         };
         let locks = crate::connect(&server.url());
         let lease = locks.lock("a").acquire(LONG).unwrap();
-        // Who does not wait for long may leave before there is a listener.
+        // A thread with a short wait may leave before the listener is up.
         assert!(comes_true(|| {
             assert!(locks.lock("a").acquire(50 * MS).is_err());
             clients(&mut conn) >= 4

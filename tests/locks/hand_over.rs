@@ -1,4 +1,4 @@
-//! A lock that goes from thread to thread of one process without the server.
+//! A lock that passes between the threads of one process without the server.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -37,7 +37,7 @@ fn handing(turns: u32) -> Options {
 fn bench(options: Options) -> Bench {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
-    // As after an earlier hold: only then are there fencing tokens for hand-overs.
+    // As after an earlier hold: without one there are no fencing tokens for hand-overs.
     let () = conn.hset(COMPANION, "fence", 1).unwrap();
     Bench {
         lock: lock(&server, options),
@@ -61,7 +61,7 @@ impl Bench {
         stored.unwrap_or(0)
     }
 
-    /// Nobody is told of a change.
+    /// The server sends no notifications.
     fn keep_silent(&mut self) {
         redis::cmd("ACL")
             .arg("SETUSER")
@@ -72,7 +72,7 @@ impl Bench {
             .unwrap();
     }
 
-    /// Each of so many threads waits for the lock, one behind the other, then runs when its turn has come.
+    /// This many threads wait in line for the lock; each runs the closure when it has it.
     fn one_after_the_other(&self, threads: usize, run: impl Fn(usize, Lease) + Sync) {
         self.those(&vec![self.lock.clone(); threads], run);
     }
@@ -108,7 +108,7 @@ fn all_have_their_turns_in_order_and_the_server_grants_and_releases_once() {
         assert!(order.is_sorted() && order.iter().is_sorted_by(|a, b| a.1 < b.1));
         assert_eq!(order.len(), 20);
         assert!(!bench.conn.exists::<_, bool>("lock:a").unwrap());
-        // Not how many scripts it was sent: the watchdog may look at the lock at any turn.
+        // The total of scripts is not fixed, because the watchdog may read the lock at any turn.
         let [granted, released] =
             ["set", "del"].map(|command| calls(&mut bench.conn, command).unwrap());
         assert_eq!((granted, released), (1, 1));
@@ -123,7 +123,7 @@ fn the_bound_on_turns_holds() {
         bench.one_after_the_other(8, |_, lease| {
             started.lock().unwrap().push(fence(&lease));
         });
-        // Handed over, a fencing token is the next; from the server it is the clock.
+        // A hand-over increments the fencing token; the server takes it from its clock.
         let fences = started.into_inner().unwrap();
         let handed = |pair: &[u64]| pair[0] + 1 == pair[1];
         let kinds: Vec<bool> = fences.windows(2).map(handed).collect();
@@ -136,7 +136,7 @@ fn the_bound_on_turns_holds() {
     });
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn how_long_turns_last() {
     let cases: [fn(); 9] = [
@@ -306,11 +306,11 @@ fn another_process_gets_its_turns() {
     unless_halted(|| {
         let bench = bench(Options::new().hand_over(20, LONG));
         let other = lock(&bench.server, Options::new().hand_over(20, LONG));
-        // It has fencing tokens for as many as it may be handed over to.
+        // It has fencing tokens for the permitted number of hand-overs.
         let first = bench.lock.acquire(LONG).unwrap();
         let turns = [AtomicU32::new(0), AtomicU32::new(0)];
         let counted = || [0, 1].map(|at: usize| turns[at].load(Ordering::SeqCst));
-        // Without a bound the other has none: there is always one to hand over to.
+        // Without a limit the other process would never get it: another thread always waits here.
         let both_have_turns = || counted().into_iter().min() >= Some(20);
         let is_over = || both_have_turns() || counted().into_iter().max() >= Some(5_000);
         thread::scope(|scope| {
@@ -337,7 +337,7 @@ fn each_knows_the_lock_by_the_name_it_asked_for() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = crate::plainly(&server.url()).with(handing(100));
-        // So that there are numbers for hand-overs.
+        // So there are fencing tokens for hand-overs.
         let mut conn = server.connection().unwrap();
         let () = conn.hset(COMPANION, "fence", 1).unwrap();
         let first = locks.lock("a").acquire(LONG).unwrap();
@@ -380,7 +380,7 @@ fn a_writer_in_line_behind_is_handed_nothing() {
                     let found = write.inspect().unwrap();
                     assert_eq!(found.holders()[0].fencing_token(), lease.fencing_token());
                 }
-                // It has asked while the lock was still a mutex.
+                // It had asked while the lock was still a mutex.
                 Err(error) => assert!(matches!(error, Error::WrongKind { .. }), "{error}"),
             });
             assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 2));

@@ -1,4 +1,4 @@
-//! A lease of every kind, undisturbed.
+//! A lease of every kind, without faults.
 
 use std::{
     thread,
@@ -55,7 +55,7 @@ fn a_dropped_lease_frees_the_lock_at_once() {
     });
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn how_long_it_is_held() {
     let cases: [fn(); 4] = [
@@ -151,7 +151,7 @@ fn a_deletion_is_told_at_once() {
     }
 }
 
-/// A write of our own ends what the server remembers of a key, and so does one by another connection.
+/// A write to a key ends the server's tracking of it, whether this connection or another wrote.
 fn a_deletion_after_a_renewal_is_told_at_once() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
@@ -181,13 +181,13 @@ fn a_deletion_after_a_renewal_is_told_at_once() {
         let deleted = Instant::now();
         assert!(lease.lost().wait_for(LONG));
         let took = deleted.elapsed();
-        // The next renewal, which would find out as well, is not due before.
+        // The next renewal, which would also find out, is due later.
         assert!(took < 500 * MS + SLACK, "{name} {took:?}");
     });
 }
 
-/// The server refuses commands that need memory, unless the script has written before. A reader and a
-/// level are beside another that lasts longer, so that the key need not last longer for them.
+/// The server refuses commands that need memory unless the script has already written. The reader
+/// and the level share a key with one that lasts longer, so the key's expiry need not change.
 #[test]
 fn what_is_held_is_renewed_and_released_where_the_server_has_no_memory_left() {
     let server = Server::start().unwrap();
@@ -224,7 +224,7 @@ fn what_is_held_is_renewed_and_released_where_the_server_has_no_memory_left() {
         assert!(refused.is_err(), "the server has memory: {refused:?}");
     }
     memory("0", &mut conn);
-    // The renewals are in force: they were for longer than the lock lasted.
+    // The renewals took effect: they were for longer than the lease.
     for name in ["mutex", "reentrant", "read", "write", "bare", "book"] {
         let left: i64 = conn.pttl(format!("lock:{name}")).unwrap();
         assert!(left > 50_000, "{name}: {left}");

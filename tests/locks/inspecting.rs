@@ -1,4 +1,4 @@
-//! What an operator sees and does, what hooks are told, and keys with another prefix.
+//! Inspection and force release, events, and keys with another prefix.
 
 use std::{
     sync::{Arc, Mutex},
@@ -119,7 +119,7 @@ fn of_others_only_what_can_be_known() {
         assert!(holder.remaining().is_none() && holder.since().is_none());
         assert!(holder.owner().is_none() && holder.fencing_token().is_none());
 
-        // A companion of the hold before says nothing of this one.
+        // The companion of the previous hold does not count for this one.
         drop(locks.lock("later").acquire(LONG).unwrap());
         let token = acquire_lock_with_timeout(&mut conn, "later", MS, LONG).unwrap();
         let seen = locks.lock("later").inspect().unwrap();
@@ -221,7 +221,8 @@ fn force_release_leaves_what_is_no_lock() {
     });
 }
 
-/// The second would take the lock from whoever has come since, and its answer would be about that one, or about nobody.
+/// A second attempt would take the lock from the next holder, and its answer would be about that
+/// one or about none.
 #[test]
 fn force_release_is_sent_once_and_never_takes_the_next_ones_lock() {
     unless_halted(|| {
@@ -240,7 +241,7 @@ fn force_release_is_sent_once_and_never_takes_the_next_ones_lock() {
         assert!(matches!(held.verify(), Err(Error::Lost { .. })));
         assert!(!conn.exists::<_, bool>("lock:a").unwrap(), "nobody came");
 
-        // A connection that broke while it stood idle is no reason not to know.
+        // A connection that broke while idle does not prevent an answer.
         let _ = operator.lock("b").inspect().unwrap();
         let killed = crate::faults::kill(&server, |line| line.contains("cmd=eval"));
         assert!(killed > 0);
@@ -315,7 +316,7 @@ impl Events for Heard {
     }
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn who_is_told() {
     let cases: [fn(); 2] = [
@@ -328,8 +329,9 @@ fn who_is_told() {
 fn hooks_hear_of_everything_once() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
-    // Where the listener looks after the watchdog's connection when the server is halted, it waits for a third of the lease, and for
-    // another connection: before the lease ends, so that there is somebody to tell that it was not renewed.
+    // If the server stops while the listener checks the watchdog's connection, the listener waits
+    // for a third of the lease and then for a new connection. This must end before the lease, so
+    // that a thread is there to report the failed renewal.
     let pool = Pool::builder().connect_timeout(1_000 * MS);
     let locks = crate::sharing(&pool.connect(&server.url()).unwrap());
     let heard = Arc::new(Heard::default());
@@ -371,7 +373,7 @@ fn a_hook_that_panics_stays_without_consequences() {
             panic!("on purpose");
         }
     }
-    // A panic that says where it came from takes its time, and so does the renewal in which it happens.
+    // A panic with a backtrace takes time, and delays the renewal that reports it.
     without_words();
     let (_server, locks, mut conn) = bench();
     let options = crate::options().lease(3_600 * MS).events(Arc::new(Panics));

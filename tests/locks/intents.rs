@@ -1,4 +1,4 @@
-//! Writers that wait behind readers, and readers that come meanwhile.
+//! Writers that wait for readers, and readers that arrive meanwhile.
 
 use std::{
     thread,
@@ -10,12 +10,12 @@ use crate::common::{Server, hold::comes_true, wait::unless_halted};
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
 
-/// The intent of a waiting writer ends after a second, unless it is written anew.
+/// The intent of a waiting writer expires after a second unless renewed.
 #[test]
 fn readers_are_kept_out_for_as_long_as_a_writer_waits_behind_a_long_reader() {
     unless_halted(|| {
         let server = Server::start().unwrap();
-        // Another process than the writer's, so that no queue of ours keeps the readers back.
+        // Another process than the writer's, so the local queue does not hold the readers back.
         let (locks, others) = (crate::connect(&server.url()), crate::connect(&server.url()));
         let reader = others.read("a").acquire(LONG).unwrap();
         thread::scope(|scope| {
@@ -29,7 +29,7 @@ fn readers_are_kept_out_for_as_long_as_a_writer_waits_behind_a_long_reader() {
                 thread::sleep(20 * MS);
             }
             let waited = announced.elapsed();
-            // Before anything panics: the scope waits for the writer.
+            // Before any panic, because the scope waits for the writer.
             reader.release().unwrap();
             writer.join().unwrap().release().unwrap();
             assert!(!came_in, "a reader came in after {waited:?}");

@@ -1,4 +1,4 @@
-//! Answers that take their time: the guard's clock has started before the question was sent.
+//! Late answers: the guard's clock starts before the request is sent.
 
 use std::{
     sync::{Arc, mpsc},
@@ -19,7 +19,7 @@ use crate::common::{
 
 const DELAY: Duration = Duration::from_millis(200);
 
-/// Tells of each renewal.
+/// Reports each renewal.
 struct Renewals(mpsc::Sender<()>);
 
 impl Events for Renewals {
@@ -31,7 +31,7 @@ impl Events for Renewals {
 struct Bench {
     proxy: Proxy,
     locks: Locks,
-    /// Not by way of the proxy.
+    /// Not through the proxy.
     others: Locks,
     conn: Connection,
     server: Server,
@@ -42,8 +42,8 @@ fn bench(options: Options) -> Bench {
     let proxy = Proxy::in_front_of(&server).unwrap();
     let locks = crate::connect(&proxy.url()).with(options);
     let others = crate::connect(&server.url());
-    // The server knows the scripts, and the pool has a connection; the watchdog has none, which a slow machine would let it
-    // open if this were a lease of its own.
+    // The server knows the scripts, and the pool has a connection. The watchdog has none; with a
+    // lease of these locks, a slow machine would let it open one.
     drop(others.lock("warm").acquire(LONG).unwrap());
     assert!(!locks.lock("warm").inspect().unwrap().is_held());
     Bench {
@@ -56,7 +56,8 @@ fn bench(options: Options) -> Bench {
 }
 
 impl Bench {
-    /// The server, asked first, has to let it last at least as long as the guard believes afterwards.
+    /// Asserts that the server's time, read first, is at least what the guard still assumes
+    /// afterwards.
     #[track_caller]
     fn ends_first(&mut self, lease: &Lease) {
         assert!(self.proxy.happened());
@@ -64,7 +65,7 @@ impl Bench {
             let before = lease.remaining();
             let left: u64 = self.conn.pttl(format!("lock:{}", lease.name())).unwrap();
             let believed = lease.remaining();
-            // It has been renewed meanwhile otherwise.
+            // Otherwise it was renewed in between.
             if believed <= before {
                 break (Duration::from_millis(left + 1), believed);
             }
@@ -76,7 +77,7 @@ impl Bench {
     }
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn what_comes_late() {
     let cases: [fn(); 8] = [
@@ -92,7 +93,8 @@ fn what_comes_late() {
     at_once(cases, |case| case());
 }
 
-/// The server has said yes, to a hold that our clock had ended before the answer came, while the watchdog was waiting.
+/// The server renewed the hold, but our clock ended it before the answer came, while the watchdog
+/// was waiting.
 fn a_renewal_that_is_answered_after_the_end_revives_nothing() {
     let bench = bench(crate::options().lease(240 * MS));
     let warm = bench.others.reentrant("warm").acquire(LONG).unwrap();
@@ -116,7 +118,7 @@ fn a_renewal_that_is_answered_after_the_end_revives_nothing() {
     );
     assert!(!lease.is_held());
     assert_eq!(lease.state(), RenewalState::Lost(LostReason::Ended));
-    // Nor by the same thread's next hold.
+    // Neither does the same thread's next hold.
     let again = bench.locks.reentrant("a").acquire(LONG).unwrap();
     assert!(matches!(lease.renew(LONG), Err(Error::Lost { .. })));
     assert!(matches!(lease.verify(), Err(Error::Lost { .. })));
@@ -166,7 +168,7 @@ fn an_answer_that_comes_after_the_lease_gives_none() {
     bench.proxy.at("EVALSHA").delay(delay);
     let late = lock.try_acquire();
     assert!(matches!(late, Err(Error::Unknown { .. })), "{late:?}");
-    // Taken back by the watchdog, which otherwise comes upon the next delay.
+    // Released by the watchdog, which otherwise would hit the next delay.
     assert!(comes_true(|| scripts() >= before + 2));
     bench.proxy.at("EVALSHA").delay(delay);
     let asked = Instant::now();
@@ -177,10 +179,10 @@ fn an_answer_that_comes_after_the_lease_gives_none() {
     assert!(bench.proxy.happened());
 }
 
-/// A short lease is not renewed while a question about a long one is waited for: not for longer than the short one can bear.
+/// The watchdog waits for an answer about a long lease only while the short one can spare the time.
 fn a_short_lease_survives_that_no_answer_comes_about_a_long_one() {
     let mut bench = bench(crate::options());
-    // By itself the connection would be waited for until the short one is over.
+    // With this time-out alone, the wait would outlast the short lease.
     let pool = Pool::builder().io_timeout(LONG);
     let locks = crate::sharing(&pool.connect(&bench.proxy.url()).unwrap());
     let lease = |time: Duration| Options::new().lease(time);
@@ -189,7 +191,7 @@ fn a_short_lease_survives_that_no_answer_comes_about_a_long_one() {
     let (renewed, renewals) = mpsc::channel();
     let short = lease(3_900 * MS).events(Arc::new(Renewals(renewed)));
     let short = locks.lock("short").with(short).acquire(LONG).unwrap();
-    // Both have been looked at, and the connection has answered.
+    // The watchdog has read both, and the connection has answered.
     for _ in 0..2 {
         renewals.recv_timeout(LONG).unwrap();
     }
@@ -205,7 +207,8 @@ fn the_end_is_told_in_every_way_while_the_server_is_silent() {
     let acquired = Instant::now();
     let lease = bench.locks.lock("a").acquire(LONG).unwrap();
     let lost = lease.lost();
-    // Another one, since who is called has a thread that looks at the clock, and tells everybody.
+    // Another lease, because a registered callback has a thread that watches the clock and would
+    // notify all.
     let calling = bench.locks.lock("b").acquire(LONG).unwrap();
     let (called, calls) = mpsc::channel();
     let call = move |reason| called.send((reason, Instant::now())).unwrap();
@@ -233,9 +236,9 @@ fn the_end_is_told_in_every_way_while_the_server_is_silent() {
     bench.server.thaw().unwrap();
 }
 
-/// The watchdog waits for an answer for longer than the lease lasts.
+/// The watchdog waits for an answer for longer than the lease.
 fn why_it_was_not_renewed_is_told_after_the_end() {
-    // To its first batch; and while its connection and the listener's are opened.
+    // To its first batch, and while its connection and the listener's are opened.
     for (asked, times, lease) in [("EVAL", 1, 200 * MS), ("INFO", 2, 300 * MS)] {
         let bench = bench(crate::options());
         let locks = crate::connect(&bench.proxy.url()).with(crate::options().lease(lease));
@@ -250,7 +253,7 @@ fn why_it_was_not_renewed_is_told_after_the_end() {
         assert!(is_lost && bench.proxy.happened(), "{asked}");
         let is_told = comes_true(|| lease.failure().is_some());
         assert!(is_told, "{asked} {:?}", bench.proxy.take_bursts());
-        // But not of one that was not to be.
+        // A lease without renewal has no failure.
         assert!(not_renewed.is_none_or(|lease| lease.failure().is_none()));
     }
 }

@@ -1,4 +1,5 @@
-//! Crowds and long runs: `cargo test --release --test locks -- --ignored --skip holds_until`. Each has a small twin that always runs.
+//! Crowds and long runs: `cargo test --release --test locks -- --ignored --skip holds_until`. Each
+//! has a small version that always runs.
 
 use std::{
     collections::HashSet,
@@ -14,10 +15,10 @@ use redis::{Client, Commands};
 use crate::common::{MS, Server, hold::comes_true, wait::unless_halted};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often each of a crowd comes.
+/// Number of turns per thread in a crowd.
 const TURNS: usize = 10;
 
-/// All stand in line together, and then again and again: nobody is passed by.
+/// All queue together, again and again: no thread is passed over.
 fn a_crowd_is_served_in_turn(threads: usize) {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
@@ -49,7 +50,8 @@ fn a_crowd_is_served_in_turn(threads: usize) {
         let longest = all.into_iter().map(|thread| thread.join().unwrap());
         longest.max().flatten().unwrap()
     });
-    // Each of the others has one turn meanwhile, and more while a thread gets no processor before it stands in line.
+    // In between each of the others has one turn, and more if a thread was not scheduled before it
+    // queued.
     assert!(longest < 4 * threads, "{longest}");
 }
 
@@ -64,7 +66,7 @@ fn a_thousand_are_served_in_turn() {
     a_crowd_is_served_in_turn(1_000);
 }
 
-/// Pairs of acquire and release by eight threads on many locks: afterwards everything is as before.
+/// Acquires and releases by eight threads on many locks leave everything as before.
 fn nothing_is_left_behind(pairs: usize, names: usize) {
     let server = Server::start().unwrap();
     let pool = Pool::builder()
@@ -95,7 +97,7 @@ fn nothing_is_left_behind(pairs: usize, names: usize) {
     let resident_before = resident();
     work(pairs);
     let (clients, resident) = (clients(&mut conn), resident());
-    // Those of a test before may take a moment to end.
+    // Threads of an earlier test may take a moment to end.
     let ours = || threads() == 2;
     assert!(
         comes_true(ours),
@@ -121,7 +123,7 @@ fn nothing_is_left_behind(pairs: usize, names: usize) {
     assert_eq!(endless.count(), 0, "and what is left ends by itself");
 }
 
-/// Of ours. Those of a pool that is gone end with r2d2's next round, half a minute later at most.
+/// Only this crate's. Threads of a dropped pool end within half a minute, at r2d2's next round.
 fn threads() -> usize {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let name =
@@ -182,7 +184,8 @@ fn a_thousand_waiters_cost_no_lease_of_a_pool_of_one() {
     lease.release().unwrap();
 }
 
-/// From the harm to the signal, at any age of the lease: of those younger than 20 ms the watchdog has not asked yet.
+/// From the deletion to the signal, at any age of the lease; the watchdog has not yet read those
+/// younger than 20 ms.
 #[test]
 #[ignore = "half a minute, and wants the machine for itself: cargo test --release --test locks a_loss_is_told -- --ignored"]
 #[allow(clippy::print_stderr, reason = "the figures are worth more than a yes")]
@@ -193,7 +196,7 @@ fn a_loss_is_told_within_fifty_milliseconds() {
     for overwritten in [false, true] {
         let mut took: Vec<_> = (0..500)
             .map(|loss| {
-                // Not the same again: the watchdog may still be told of the last one's key.
+                // A new name: the watchdog may still get a notification about the last one's key.
                 let name = format!("{overwritten}-{loss}");
                 let key = format!("lock:{name}");
                 let lease = locks.lock(&name).acquire(PATIENCE).unwrap();

@@ -1,4 +1,4 @@
-//! A lease never says *held* too long, and never touches what is somebody else's.
+//! A lease never reports *held* for too long, and never touches another holder's lock.
 
 use std::{
     sync::mpsc,
@@ -50,7 +50,7 @@ fn a_guard_ends_before_the_server_does() {
         let lease = lock.with(options.clone()).acquire(LONG).unwrap();
         let mut looked = 0;
         loop {
-            // Asked after the server: what is held here was there a moment ago.
+            // After the server's answer: if held now, the key existed a moment ago.
             let there: bool = conn.exists(&key).unwrap();
             let held = lease.is_held();
             if !there {
@@ -120,7 +120,7 @@ fn a_late_holder_does_not_touch_the_next() {
     });
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn how_a_hold_ends() {
     let cases: [fn(); 3] = [
@@ -138,7 +138,7 @@ fn max_hold_ends_it_however_often_it_is_renewed() {
     let lease = bench.locks.lock("a").with(options).acquire(LONG).unwrap();
     lease.renew(LONG).unwrap();
     assert!(lease.remaining() <= 1_200 * MS);
-    // Nor does the server keep it for longer, if its holder dies.
+    // If its holder dies, the server does not keep it longer either.
     let left: i64 = bench.conn.pttl("lock:a").unwrap();
     assert!(left <= 1_200);
     assert!(lease.lost().wait_for(LONG));
@@ -243,7 +243,7 @@ fn a_lock_that_is_left_is_its_tokens_holders() {
     assert!(lock.try_acquire().unwrap().is_none());
     assert!(mutex::renew(&mut bench.conn, "a", &token, LONG).unwrap());
     assert!(release_lock(&mut bench.conn, "a", &token).unwrap());
-    // And nobody renews one that nobody took over.
+    // A detached lock that was not adopted is not renewed.
     let (_, left) = lock.acquire(LONG).unwrap().detach();
     thread::sleep(left);
     assert!(comes_true(|| lock.try_acquire().unwrap().is_some()));
@@ -372,7 +372,7 @@ fn the_release_of_a_lease_that_is_known_to_be_lost_says_so_although_nothing_is_a
     });
 }
 
-/// Our clock ends a lease before the server does, by the skew.
+/// Our clock ends a lease before the server does, by the clock skew.
 #[test]
 fn what_our_clock_has_ended_is_over_whatever_the_server_says() {
     unless_halted(|| {
@@ -380,13 +380,13 @@ fn what_our_clock_has_ended_is_over_whatever_the_server_says() {
         let options = Options::new().lease(3_000 * MS).clock_skew(1_500 * MS);
         let lock = bench.locks.lock("a").with(options.renewal(false));
 
-        // A renewal by hand leaves the skew out, too.
+        // A manual renewal also subtracts the skew.
         let lease = lock.acquire(LONG).unwrap();
         lease.renew(10_000 * MS).unwrap();
         assert!(lease.remaining() <= 8_500 * MS, "{:?}", lease.remaining());
         lease.release().unwrap();
 
-        // The server's yes comes after the end.
+        // The server's success arrives after the end.
         let lease = lock.acquire(LONG).unwrap();
         bench.server.freeze().unwrap();
         thread::scope(|scope| {
@@ -396,7 +396,7 @@ fn what_our_clock_has_ended_is_over_whatever_the_server_says() {
             let verified = verified.join().unwrap();
             assert!(is_lost(&verified), "{verified:?}");
         });
-        // Nothing is renewed any more, so that the next holder does not wait for longer.
+        // No more renewals, so the next holder does not wait longer.
         assert!(is_lost(&lease.renew(LONG)));
         let left: i64 = bench.conn.pttl("lock:a").unwrap();
         assert!((1..=1_500).contains(&left), "{left}");

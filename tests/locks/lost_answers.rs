@@ -1,4 +1,4 @@
-//! Attempts and releases whose answer gets lost.
+//! Attempts and releases whose answer is lost.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::{
     faults::{IO_TIMEOUT, quick},
 };
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn what_may_have_been_done_is_found_out_or_given_back() {
     let cases: [fn(); 5] = [
@@ -109,7 +109,8 @@ fn a_release_whose_answer_is_lost_is_done_in_the_end() {
             let locks = quick(&proxy.url());
             let options = crate::options().drop_timeout(200 * MS);
             let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
-            // The watchdog has looked at it, by a connection of its own: the next `EVALSHA` of another is the release.
+            // The watchdog has read the lock on its own connection: the next other `EVALSHA` is the
+            // release.
             assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
             proxy.leave_alone(&clients::told_of_changes(&mut conn));
             let point = proxy.at("EVALSHA");
@@ -122,7 +123,8 @@ fn a_release_whose_answer_is_lost_is_done_in_the_end() {
             if drops {
                 drop(lease);
             } else {
-                // One that was cut before it was executed is sent once more, by another connection.
+                // A command that was cut off before its execution is sent again on another
+                // connection.
                 let released = lease.release();
                 let is_done = released.is_ok() && fault == "cut before";
                 let is_unknown = matches!(released, Err(Error::Unknown { .. }));
@@ -150,12 +152,12 @@ fn what_too_few_replicas_have_is_given_back_in_the_end_though_the_server_refuses
     for lock in every_kind(&crate::connect(&proxy.url())) {
         lock.acquire(LONG).unwrap().release().unwrap();
         let key = format!("lock:{}", lock.name());
-        // The first one is the acquire, the second one gives back.
+        // The first one is the acquire, the second one the release.
         let give_back = proxy.at("EVALSHA").about(&key).nth(2);
         give_back.refuse("LOADING not yet");
         let acquired = lock
             .clone()
-            // Longer than is waited for: it does not end by itself.
+            // Longer than the wait, so it does not expire.
             .with(Options::new().lease(10 * LONG).replicas(1, MS))
             .try_acquire();
         assert!(
@@ -168,7 +170,7 @@ fn what_too_few_replicas_have_is_given_back_in_the_end_though_the_server_refuses
     }
 }
 
-/// The first of the two may have been executed.
+/// The first attempt may have been executed.
 fn what_is_refused_after_a_lost_answer_is_unknown() {
     type Call = fn(&Lock, &dyn Fn()) -> Result<(), Error>;
     let calls: [(&str, Call); 3] = [
@@ -199,7 +201,8 @@ fn what_is_refused_after_a_lost_answer_is_unknown() {
             let proxy = Proxy::in_front_of(&server).unwrap();
             let locks = quick(&proxy.url());
             let answer = call(&locks.lock("a"), &|| {
-                // The watchdog has looked at it, by a connection of its own: the next `EVALSHA` of another is the call's.
+                // The watchdog has read the lock on its own connection: the next other `EVALSHA` is
+                // the call's.
                 let mut conn = server.connection().unwrap();
                 assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
                 proxy.leave_alone(&clients::told_of_changes(&mut conn));
@@ -210,7 +213,7 @@ fn what_is_refused_after_a_lost_answer_is_unknown() {
                 }
             });
             assert!(proxy.happened(), "{name}");
-            // What stands there by now is no refusal.
+            // A key that appeared meanwhile is not a refusal.
             let is_told = match answer {
                 Err(Error::WrongKind { .. }) => refusal.starts_with("WRONGTYPE"),
                 Err(Error::Unknown { .. }) => refusal.starts_with("NOPERM"),

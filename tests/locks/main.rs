@@ -52,8 +52,8 @@ use std::{env, time::Duration};
 
 use leasehold::{Locks, Options, Pool};
 
-/// The defaults. With `LEASEHOLD_HAND_OVER=4`, locks are handed over as well, four times for 20 ms: whatever holds without
-/// has to hold then, too.
+/// The defaults. `LEASEHOLD_HAND_OVER=4` adds hand-over, four times for 20 ms: every test must pass
+/// with it too.
 fn options() -> Options {
     match env::var("LEASEHOLD_HAND_OVER") {
         Ok(turns) => {

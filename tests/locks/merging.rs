@@ -1,4 +1,4 @@
-//! What `with` names is changed, and the rest stays as it was.
+//! `with` changes the options that are set, and keeps the others.
 
 use std::sync::{
     Arc,
@@ -18,7 +18,7 @@ impl Events for Count {
     }
 }
 
-/// Options that name one thing each; together they name all but the prefix and the events.
+/// Each sets one option; together they set all except the prefix and the events.
 fn others() -> [Options; 9] {
     [
         Options::new(),
@@ -33,7 +33,7 @@ fn others() -> [Options; 9] {
     ]
 }
 
-/// Both ways to name more.
+/// The two ways to add options.
 fn ways() -> [fn(&Locks, Options) -> Lock; 2] {
     [
         |locks, options| locks.with(options).lock("x"),
@@ -89,7 +89,7 @@ fn what_is_named_last_counts_and_what_it_was_named_for_alone() {
         let remaining = |lock: &Lock| lock.acquire(LONG).unwrap().remaining();
         assert!(remaining(&shorter) > LONG, "the last one counts");
         assert!(remaining(&short.lock("x")) <= LONG, "and for itself alone");
-        // What cannot be used is an error, although something else is named after it.
+        // An invalid option is an error although a later call sets another one.
         let wrong = locks.with(Options::new().prefix("{")).lock("x");
         for lock in [wrong.clone(), wrong.with(Options::new().lease(LONG))] {
             let refused = lock.try_acquire();

@@ -1,4 +1,4 @@
-//! Work that is done once in a period, by one of many hosts.
+//! Work that one of many hosts does once per period.
 
 use std::{
     cell::Cell,
@@ -29,7 +29,7 @@ fn start() -> (Server, Lock, Connection) {
     (server, lock, conn)
 }
 
-/// Does nothing but run.
+/// Runs an empty job.
 fn once(lock: &Lock, period: Duration) -> &'static str {
     outcome(&lock.run_once(period, LONG, |_| Ok::<_, ()>(())))
 }
@@ -82,7 +82,7 @@ fn it_is_run_once_in_a_period_on_whichever_host_and_tells_who_did_it() {
         assert!(is_free(&mut conn));
         let kept: i64 = conn.pttl(MARK).unwrap();
         assert!(kept > 86_400_000 && kept <= 2 * 86_400_000, "{kept}");
-        // A shorter period of another's is over sooner.
+        // The other's shorter period ends sooner.
         thread::sleep(300 * MS);
         assert_eq!(once(&other, 250 * MS), "run");
         assert_ne!(other.last_run().unwrap().unwrap().by(), Some(&me));
@@ -98,7 +98,7 @@ fn two_round_trips_run_it_and_one_finds_that_it_has_been_run() {
             let locks = Locks::connect(&proxy.url()).unwrap();
             leave_the_watchdog_alone(&proxy, &locks, &mut conn);
             let lock = locks.lock("a").with(Options::new().fencing(fencing));
-            // Not at first, until the scripts are known.
+            // Retried until the server knows the scripts.
             assert!(comes_true(|| {
                 let (ran, running) = proxy.traffic_of(|| once(&lock, HOUR));
                 let (found, finding) = proxy.traffic_of(|| once(&lock, HOUR));
@@ -136,7 +136,7 @@ fn what_failed_panicked_or_lost_its_lock_is_not_marked() {
             let text = ran.released.unwrap_err().to_string();
             assert!(text.starts_with("Lock::run_once on `a`: "), "{text}");
         };
-        // Before the holder knows, and after.
+        // Before the holder notices, and after.
         let mut other = server.connection().unwrap();
         taken(&|_| {
             let _ = lock.force_release().unwrap();
@@ -180,7 +180,7 @@ fn a_run_that_outlasts_its_lease_is_lost_also_where_no_connection_is_left_to_say
     });
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn how_long_it_may_take() {
     let cases: [fn(); 3] = [
@@ -210,7 +210,7 @@ fn the_period_counts_by_the_servers_clock_from_the_end_of_the_run() {
         let cases = [
             (-3_500, "has been run"),
             (-3_700, "run"),
-            // The clock was set back since, by a little; or was wrong when the mark was written.
+            // The clock was set back a little since, or was wrong when the mark was written.
             (3_500, "has been run"),
             (3_700, "run"),
             (1_000_000_000, "run"),
@@ -251,11 +251,11 @@ fn of_many_that_start_together_one_runs_it_and_the_others_learn_of_it() {
     ];
     at_once(cases, |options| {
         let (server, _, mut conn) = start();
-        // So that there are numbers for hand-overs.
+        // So there are fencing tokens for hand-overs.
         let () = conn.hset("{lock:a}:lease", "fence", 1).unwrap();
         let hosts = [(); 3].map(|()| crate::connect(&server.url()).with(options.clone()));
         let (ran, found) = (AtomicU32::new(0), AtomicU32::new(0));
-        // One that holds it without marking anything hands it to nobody who would then not look.
+        // A holder without a mark does not hand over to a thread that would then skip the check.
         let first = hosts[0].lock("a").acquire(LONG).unwrap();
         thread::scope(|scope| {
             for host in &hosts {
@@ -299,7 +299,7 @@ fn who_does_not_wait_for_the_run_is_told_that_somebody_is_at_it() {
     });
 }
 
-/// With a time-out that a test can wait for.
+/// With a time-out short enough for a test.
 fn quick(url: &str) -> Locks {
     let pool = Pool::builder().io_timeout(400 * MS);
     crate::sharing(&pool.build(&Client::open(url).unwrap()).unwrap())
@@ -320,7 +320,7 @@ fn a_mark_whose_answer_was_lost_is_written_once_and_known() {
         let (server, _, mut conn) = start();
         let proxy = Proxy::in_front_of(&server).unwrap();
         let lock = quick(&proxy.url()).lock("a");
-        // Afterwards all scripts are known, so that the mark is written by an `EVALSHA`.
+        // From now on all scripts are cached, so the mark is written by an `EVALSHA`.
         assert_eq!(once(&lock, HOUR), "run");
         let () = conn.del(MARK).unwrap();
         let times = Cell::new(0);
@@ -422,7 +422,7 @@ fn what_is_no_mark_is_an_error_and_left_as_it_is() {
             assert_names_the_mark(&lock.run_once(HOUR, LONG, |_| Ok::<_, ()>(())).unwrap_err());
             assert_names_the_mark(&lock.last_run().unwrap_err());
             let () = conn.del(MARK).unwrap();
-            // While it is run.
+            // During the work.
             let done = lock.run_once(HOUR, LONG, |_| {
                 harm(&mut server.connection().unwrap());
                 Ok::<_, ()>(())
@@ -439,7 +439,7 @@ fn what_is_no_mark_is_an_error_and_left_as_it_is() {
     });
 }
 
-/// And no key that is in order.
+/// The error names the mark's key and no other.
 fn assert_names_the_mark(error: &Error) {
     let text = error.to_string();
     assert!(matches!(error, Error::WrongKind { .. }), "{error:?}");
@@ -455,7 +455,7 @@ fn a_shorter_period_takes_no_mark_away() {
         assert_eq!(once(&lock, 20 * HOUR), "run");
         thread::sleep(20 * MS);
         assert_eq!(once(&lock, 10 * MS), "run");
-        // It is kept for as long as that of the first run was.
+        // It is kept as long as the mark of the first run.
         let kept = 40 * 3_600_000;
         let is_kept = |conn: &mut Connection| {
             let left: i64 = conn.pttl(MARK).unwrap();
@@ -465,7 +465,7 @@ fn a_shorter_period_takes_no_mark_away() {
         thread::sleep(50 * MS);
         assert!(lock.last_run().unwrap().is_some());
         assert_eq!(once(&lock, 20 * HOUR), "has been run");
-        // As it is when a day has passed.
+        // As after a day.
         let day = 24 * 3_600_000;
         let at: i64 = conn.hget(MARK, "at").unwrap();
         let () = conn.hset(MARK, "at", at - day).unwrap();
@@ -539,7 +539,7 @@ fn the_loss_of_another_lease_in_a_run_does_not_repeat_it() {
                 Ok(())
             });
             assert!(tried.is_err());
-            // It can do without.
+            // The work ignores the error.
             Ok::<_, Error>(())
         });
         assert_eq!(outcome(&done), "run");
@@ -560,7 +560,7 @@ fn a_run_whose_server_comes_back_before_the_lease_ends_is_marked() {
             lock.run_once(HOUR, LONG, |_| {
                 server.lock().unwrap().kill().unwrap();
                 scope.spawn(|| {
-                    // Longer than a connection is waited for.
+                    // Longer than the wait for a connection.
                     thread::sleep(1_000 * MS);
                     server.lock().unwrap().restart().unwrap();
                 });
@@ -572,7 +572,7 @@ fn a_run_whose_server_comes_back_before_the_lease_ends_is_marked() {
     });
 }
 
-/// The server refuses the second attempt. The first one, which got no answer, may have marked the run.
+/// The server refuses the second attempt. The first, which got no answer, may have marked the run.
 #[test]
 fn a_refusal_after_an_attempt_without_an_answer_leaves_it_unknown() {
     unless_halted(|| {

@@ -1,4 +1,4 @@
-//! What may still happen on the server although nobody waits for its answer any more.
+//! Commands that the server may execute after the client has given up waiting for the answer.
 
 use std::{
     sync::mpsc,
@@ -19,10 +19,10 @@ use crate::common::{
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
-/// In a renewal by the holder, and in none of the watchdog's.
+/// The milliseconds in a renewal by the holder; the watchdog's renewals are shorter.
 const AN_HOUR: &str = "3600000";
 
-/// Locks that wait no longer than this for an answer.
+/// Locks that wait for an answer no longer than `answer`.
 fn impatient(url: &str, answer: Duration) -> Locks {
     let client = redis::Client::open(url).unwrap();
     let pool = Pool::builder()
@@ -30,14 +30,14 @@ fn impatient(url: &str, answer: Duration) -> Locks {
         .get_timeout(answer)
         .io_timeout(answer);
     let pool = pool.build(&client).unwrap();
-    // On a busy machine a connection takes longer now and then.
+    // On a busy machine a connect may exceed the time-out.
     assert!(comes_true(|| pool.get().is_ok()));
     let locks = crate::plain(&pool);
     drop(locks.lock("warm").acquire(LONG).unwrap());
     locks
 }
 
-/// Whether the server runs the scripts of the locks.
+/// Allows or forbids the locks' scripts on the server.
 fn allow_scripts(conn: &mut Connection, allowed: bool) {
     let rule = if allowed {
         "+@scripting"
@@ -50,13 +50,13 @@ fn allow_scripts(conn: &mut Connection, allowed: bool) {
         .unwrap();
 }
 
-/// Only after an earlier hold are there fencing tokens for hand-overs.
+/// Without an earlier hold there are no fencing tokens for hand-overs.
 fn earlier_hold(server: &Server) {
     let mut conn = server.connection().unwrap();
     let () = conn.hset("{lock:a}:lease", "fence", 1).unwrap();
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn what_is_not_answered_in_time() {
     let cases: [fn(); 5] = [
@@ -78,7 +78,7 @@ fn a_commit_without_an_answer_never_runs_in_the_next_turn() {
     let mut slow = proxy.connection().unwrap();
     slow.set_read_timeout(Some(1_700 * MS)).unwrap();
     let first = lock.acquire(LONG).unwrap();
-    // The network holds the first one's EXEC back until the second has the lock.
+    // The network delays the first holder's EXEC until the second has the lock.
     let (second_in, is_in) = mpsc::channel::<()>();
     let (delivered, is_delivered) = mpsc::channel::<()>();
     proxy.at("EXEC").run(move || {
@@ -139,13 +139,13 @@ fn a_renewal_without_an_answer_is_in_doubt_and_its_lock_is_not_handed_over() {
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut conn = server.connection().unwrap();
     let locks = impatient(&proxy.url(), 1_500 * MS);
-    // The watchdog renews it only after the answer has been given up.
+    // The watchdog renews it only after the holder has given up on the answer.
     let lease = Duration::from_secs(10);
     earlier_hold(&server);
     let options = Options::new().lease(lease).hand_over(100, LONG);
     let lock = locks.lock("a").with(options);
     let first = lock.acquire(LONG).unwrap();
-    // The watchdog has looked at it, so that the server knows the script.
+    // The watchdog has read it, so the server knows the script.
     assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
     proxy.at("EVALSHA").about(AN_HOUR).swallow();
     let renewed = first.renew(HOUR);
@@ -156,7 +156,7 @@ fn a_renewal_without_an_answer_is_in_doubt_and_its_lock_is_not_handed_over() {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.acquire(LONG).unwrap());
         assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
-        // The watchdog's next renewal takes the doubt away, and not what may be there for an hour.
+        // The watchdog's next renewal removes the doubt, and the possible hour.
         assert!(comes_true(|| first.state() == RenewalState::Held));
         first.release().unwrap();
         let second = waiter.join().unwrap();
@@ -173,14 +173,14 @@ fn a_renewal_without_an_answer_leaves_no_lock_behind() {
     let locks = impatient(&proxy.url(), 300 * MS);
     let options = Options::new().lease(1_500 * MS).drop_timeout(100 * MS);
     let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
-    // The watchdog has looked at it, so that the server knows the script.
+    // The watchdog has read it, so the server knows the script.
     assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
     proxy.at("EVALSHA").about(AN_HOUR).swallow();
     let renewed = lease.renew(HOUR);
     assert!(matches!(renewed, Err(Error::Unknown { .. })), "{renewed:?}");
     allow_scripts(&mut conn, false);
     drop(lease);
-    // Longer than any end that we know of.
+    // Longer than any expiry that we know of.
     thread::sleep(2_000 * MS);
     assert!(conn.exists::<_, bool>("lock:a").unwrap());
     allow_scripts(&mut conn, true);
@@ -197,7 +197,7 @@ fn a_release_that_was_refused_is_done_once_the_server_allows_it() {
         allow_scripts(&mut conn, false);
         let released = lease.release();
         assert!(matches!(released, Err(Error::Redis { .. })), "{released:?}");
-        thread::sleep(700 * MS); // It has been tried again, and refused.
+        thread::sleep(700 * MS); // It was retried and refused.
         allow_scripts(&mut conn, true);
         let allowed = Instant::now();
         assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
@@ -232,14 +232,15 @@ fn an_acquire_that_is_delivered_after_the_release_is_given_back() {
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut conn = server.connection().unwrap();
     let locks = impatient(&proxy.url(), 1_500 * MS);
-    // The network delivers the first attempt when its answer is not waited for any more, nor the lock held.
+    // The network delivers the first attempt after the client stopped waiting and the lock became
+    // free.
     let attempt = proxy.at("EVALSHA").about("lock:a");
     attempt.run(|| thread::sleep(3_500 * MS));
     let lease = locks.lock("a").acquire(LONG).unwrap();
     lease.verify().unwrap();
     lease.release().unwrap();
     let is_there = |conn: &mut Connection| conn.exists::<_, bool>("lock:a").unwrap();
-    // The lock itself may be gone again before anybody looks.
+    // The lock itself may be gone before a test can read it.
     let taken = calls(&mut conn, "set").unwrap();
     let is_taken_again = |conn: &mut Connection| calls(conn, "set").unwrap() > taken;
     assert!(comes_true(|| is_taken_again(&mut conn)), "not delivered");
@@ -259,13 +260,13 @@ fn an_acquire_that_was_sent_twice_and_is_delivered_after_the_release_is_given_ba
         let proxy = Proxy::in_front_of(&server).unwrap();
         let mut conn = server.connection().unwrap();
         let locks = impatient(&proxy.url(), LONG);
-        // The connection is closed, and the acquire sent again by another.
+        // The connection is closed, and the acquire is sent again on another.
         proxy.at("EVALSHA").about("lock:a").cut_before();
         let lease = locks.lock("a").try_acquire().unwrap().unwrap();
         assert!(proxy.happened());
         let token: String = conn.get("lock:a").unwrap();
         lease.release().unwrap();
-        // What was cut off comes now.
+        // Now the delayed command arrives.
         let (token, end) = (token.parse().unwrap(), End::After(HOUR));
         let late = mutex::try_acquire(&mut conn, "a", &token, end).unwrap();
         assert!(late.is_some());
@@ -284,7 +285,8 @@ fn a_renewal_that_was_sent_twice_keeps_the_lock_from_being_handed_over() {
         let options = Options::new().lease(LONG).hand_over(100, LONG);
         let lock = locks.lock("a").with(options);
         let first = lock.acquire(LONG).unwrap();
-        // The watchdog has looked at it, by a connection of its own: the next `EVALSHA` of another is the holder's renewal.
+        // The watchdog has read it on its own connection: the next other `EVALSHA` is the holder's
+        // renewal.
         assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
         proxy.leave_alone(&clients::told_of_changes(&mut conn));
         proxy.at("EVALSHA").cut_before();

@@ -1,4 +1,4 @@
-//! What a server offers, as `Locks::probe` says.
+//! `Locks::probe` on different servers.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -40,7 +40,7 @@ fn severity(probe: &Probe, topic: &str) -> Severity {
     probe.finding(topic).unwrap().severity
 }
 
-/// Expects this severity, and these words in what was found or in the consequence.
+/// Asserts the severity, and that these words are in the finding or its consequence.
 #[track_caller]
 fn says(probe: &Probe, topic: &str, severity: Severity, words: &str) {
     let found = probe.finding(topic).unwrap();
@@ -49,7 +49,8 @@ fn says(probe: &Probe, topic: &str, severity: Severity, words: &str) {
     assert!(text.contains(words), "{text}");
 }
 
-/// Something that answers as a server on which locks work, but for these commands. It sends no message.
+/// A fake server on which locks work, except for the commands that `other` answers. It sends no
+/// notifications.
 fn server_but_for(other: impl Fn(&str, usize) -> Option<Vec<u8>> + Send + 'static) -> Fake {
     Fake::saying(move |command, before| {
         if let Some(answer) = other(command, before) {
@@ -264,7 +265,7 @@ fn eviction_and_persistence() {
     );
 }
 
-/// The topics that a write would answer are left open, and no limit is made of them.
+/// Topics that need a write stay open, and are not reported as limits.
 #[test]
 fn a_server_that_takes_no_writes_now() {
     for settings in [["--maxmemory", "1"], ["--min-replicas-to-write", "1"]] {
@@ -344,7 +345,7 @@ fn no_password_and_no_user_is_printed() {
         ])
         .exec(conn)
         .unwrap();
-    // As Redis 7.2 says it.
+    // The wording of Redis 7.2.
     let names_the_user = server_but_for(|command, _| {
         let refusal = b"-NOPERM User sEcret-5 has no permissions to run the 'eval' command\r\n";
         (command == "EVAL").then(|| refusal.to_vec())

@@ -1,4 +1,4 @@
-//! Holders that are processes: killed, stopped.
+//! Holders in other processes, killed or stopped.
 
 use std::{
     cell::RefCell,
@@ -19,7 +19,7 @@ use crate::common::{
     wait::{at_once, unless_halted},
 };
 
-/// Longer than a busy machine keeps a process from running: only one that was stopped pauses for it.
+/// Longer than a busy machine delays a process: a longer pause means that it was stopped.
 const LEASE: Duration = Duration::from_millis(2_500);
 const SERVER: &str = "LEASEHOLD_TEST_SERVER";
 
@@ -44,7 +44,7 @@ impl Holder {
         holder
     }
 
-    /// Waits until it says something that begins so, and returns the rest.
+    /// Waits for a line with this prefix, and returns the rest.
     fn hear(&mut self, what: &str) -> String {
         let mut line = String::new();
         while self.says.read_line(&mut line).unwrap() > 0 {
@@ -70,7 +70,8 @@ impl Drop for Holder {
     }
 }
 
-/// Holds `a`, and after any pause says what it believes, whether it may commit, and with which number.
+/// Holds `a`, and after any pause prints whether it is held, whether a commit works, and the
+/// fencing token.
 #[test]
 #[ignore = "the other process of the tests beside it"]
 #[allow(clippy::infinite_loop, reason = "until it is killed")]
@@ -82,7 +83,7 @@ fn holds_until_it_is_killed() {
     let lease = locks.lock("a").acquire(LONG).unwrap();
     let mut conn = redis::Client::open(url).unwrap().get_connection().unwrap();
     let mut say = std::io::stdout();
-    // Before it says so: whoever hears that may stop it at once.
+    // Before it prints: the reader may stop it at once.
     let mut last = Instant::now();
     writeln!(say, "\nholding").unwrap();
     loop {
@@ -102,7 +103,7 @@ fn holds_until_it_is_killed() {
     }
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn after_a_holder_that_was_killed_or_stopped() {
     let cases: [fn(); 2] = [
@@ -160,7 +161,8 @@ fn a_holder_that_was_stopped_knows_at_once_that_it_has_lost() {
     );
 }
 
-/// It asks before others have heard of its release, so it is never refused, and cannot know that they wait.
+/// It asks before others learn of its release, so it is never refused and cannot know that they
+/// wait.
 #[test]
 fn a_thread_that_comes_again_at_once_lets_other_processes_in() {
     unless_halted(|| {
@@ -181,7 +183,7 @@ fn a_thread_that_comes_again_at_once_lets_other_processes_in() {
                 let got = others.lock("a").acquire(LONG);
                 let waited = asked.elapsed();
                 drop(got.unwrap());
-                // Long enough for the turns between them to be forgotten.
+                // Long enough for the server's record of the last turns to expire.
                 thread::sleep(1_200 * MS);
                 if waited > 350 * MS + SLACK {
                     comes_again.store(false, Ordering::SeqCst);
@@ -194,7 +196,7 @@ fn a_thread_that_comes_again_at_once_lets_other_processes_in() {
     });
 }
 
-/// The thread-local that is made first is destroyed last, when those that the library keeps are gone.
+/// The first thread-local is destroyed last, after the library's own.
 #[test]
 fn a_lock_is_acquired_and_released_in_the_destructor_of_a_thread_local() {
     let server = Server::start().unwrap();

@@ -1,4 +1,4 @@
-//! What a wait does about a server that is not there, or refuses, from its first attempt on.
+//! Waits on a server that is down or refuses commands, from the first attempt on.
 
 use std::{
     thread,
@@ -15,7 +15,7 @@ use crate::common::{
     wait::{at_once, unless_halted},
 };
 
-/// Refusals that pass, in the server's words; the last one is a script's on a server before Redis 7.
+/// Temporary refusals in the server's words; the last one is a script's on a server before Redis 7.
 const PASSES: [&str; 10] = [
     "LOADING Redis is loading the dataset in memory",
     "BUSY Redis is busy running a script",
@@ -29,14 +29,14 @@ const PASSES: [&str; 10] = [
     "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -OOM command not allowed",
 ];
 
-/// Nobody listens there.
+/// Addresses without a server.
 const NOBODY: [&str; 3] = [
     "redis://127.0.0.1:1/",
     "redis+sentinel://127.0.0.1:1,127.0.0.1:2/mymaster",
     "redis+cluster://127.0.0.1:1,127.0.0.1:2/",
 ];
 
-/// So many wait for one lock, each for so long: what they are told, and after how long.
+/// The results of this many threads that wait for one lock, and the time that each took.
 fn told(lock: &Lock, threads: usize, wait: Duration) -> Vec<(Result<Lease>, Duration)> {
     thread::scope(|scope| {
         let wait = || {
@@ -114,7 +114,7 @@ fn what_has_not_passed_by_the_deadline_is_the_answer_of_all_who_wait() {
     });
 }
 
-/// Those behind the head have not asked for themselves.
+/// The threads behind the head have not asked themselves.
 #[test]
 fn those_behind_a_head_whose_attempts_fail_are_told_why_and_not_that_somebody_has_the_lock() {
     unless_halted(|| {
@@ -142,7 +142,8 @@ fn those_behind_a_head_whose_attempts_fail_are_told_why_and_not_that_somebody_ha
     });
 }
 
-/// Some have stood in a queue, and then wait for the connection that others have: the server answers all the time.
+/// Some have queued, and then wait for a connection that others use; the server answers all the
+/// time.
 #[test]
 fn too_few_replicas_are_not_called_a_silent_server() {
     unless_halted(|| {
@@ -153,7 +154,7 @@ fn too_few_replicas_are_not_called_a_silent_server() {
             let lock = locks.lock(&format!("{}", number / 2));
             thread::sleep(number % 2 * 50 * MS);
             let told = lock.acquire(600 * MS + number % 2 * 300 * MS);
-            // What another thread of the lock has taken in vain keeps this one out for a while.
+            // Another thread's attempt that lacked replicas blocks this one for a while.
             let is_it = matches!(
                 told,
                 Err(Error::TooFewReplicas { .. } | Error::Contended { .. })
@@ -163,7 +164,7 @@ fn too_few_replicas_are_not_called_a_silent_server() {
     });
 }
 
-/// A typing error does not cost the whole wait.
+/// A typo in the password does not cost the whole wait.
 #[test]
 fn a_wrong_password_ends_a_wait_at_once() {
     unless_halted(|| {

@@ -1,4 +1,4 @@
-//! `Lock::run`: an error means that the work has not been done, and no failure afterwards loses its value.
+//! `Lock::run`: an error means that the work has not run, and no later failure discards its value.
 
 use std::{
     cell::Cell,
@@ -18,7 +18,7 @@ use crate::common::{
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
 
-/// With a time-out that a test can wait for.
+/// With a time-out short enough for a test.
 fn quick(url: &str) -> Locks {
     let pool = Pool::builder().io_timeout(800 * MS);
     crate::sharing(&pool.build(&Client::open(url).unwrap()).unwrap())
@@ -72,7 +72,7 @@ fn an_error_of_run_means_that_it_has_not_run() {
     });
 }
 
-/// Runs under each kind of lock, while something is done that makes the release fail.
+/// Runs work under each kind of lock, during which `happens` makes the release fail.
 fn run_while(happens: impl Fn(&Server, &Proxy, &Lease) + Sync, check: impl Fn(Ran<u32>) + Sync) {
     for kind in 0..4 {
         let server = Server::start().unwrap();
@@ -82,7 +82,8 @@ fn run_while(happens: impl Fn(&Server, &Proxy, &Lease) + Sync, check: impl Fn(Ra
         let times = Cell::new(0);
         let ran = lock.run(LONG, |lease| {
             times.set(times.get() + 1);
-            // The watchdog has looked at it, by a connection of its own: the next `EVALSHA` of another is the release.
+            // The watchdog has read it on its own connection: the next other `EVALSHA` is the
+            // release.
             assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
             proxy.leave_alone(&clients::told_of_changes(&mut conn));
             happens(&server, &proxy, lease);
@@ -111,7 +112,7 @@ fn a_release_that_is_refused_or_gets_no_answer_loses_no_value() {
     at_once(cases, |case| {
         let refuse = |_: &Server, proxy: &Proxy, _: &Lease| match case {
             "swallow" => proxy.at("EVALSHA").swallow(),
-            // The release is sent again by another connection, whose answer gets lost too.
+            // The release is sent again on another connection, and its answer is lost too.
             "cut after" => {
                 proxy.at("EVALSHA").cut_after();
                 proxy.at("EVALSHA").nth(2).cut_after();
@@ -168,7 +169,7 @@ fn a_loss_is_told_and_loses_no_value() {
     });
 }
 
-/// The refusal of the release does not hide that the lease had ended before.
+/// A refused release does not hide that the lease had ended before.
 #[test]
 fn a_loss_is_told_although_the_release_is_refused() {
     unless_halted(|| {

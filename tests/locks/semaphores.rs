@@ -1,4 +1,4 @@
-//! A semaphore as a `Lock`: never more holders than permits, and nobody waits beside a free one.
+//! A semaphore as a `Lock`: never more holders than permits, and no thread waits while one is free.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -50,7 +50,7 @@ fn there_are_as_many_holders_as_permits_and_the_next_one_waits() {
     });
 }
 
-/// Threads of two processes, with the server's own count beside ours.
+/// Threads of two processes, checked by the server's count and ours.
 #[test]
 fn never_more_than_the_permits_are_held_by_threads_of_two_processes() {
     unless_halted(|| {
@@ -73,14 +73,15 @@ fn never_more_than_the_permits_are_held_by_threads_of_two_processes() {
                 });
             }
         });
-        // On a busy machine three may never be inside at one moment.
+        // On a busy machine three may never overlap.
         assert!((2..=3).contains(&most.load(Ordering::SeqCst)));
         let left: Vec<String> = conn.keys("*").unwrap();
         assert_eq!(left, [""; 0]);
     });
 }
 
-/// The first to be granted wakes the next, though one message of the server told of both.
+/// The first granted thread wakes the next, because the server sent one notification for both
+/// permits.
 #[test]
 fn two_permits_that_come_free_at_once_wake_two_that_wait() {
     unless_halted(|| {
@@ -93,7 +94,7 @@ fn two_permits_that_come_free_at_once_wake_two_that_wait() {
                 .map(|_| scope.spawn(|| lock.acquire(LONG).unwrap()))
                 .collect();
             assert!(comes_true(|| waiting(&lock) == 2));
-            // One step for the server, and one message.
+            // One command, and one notification.
             let () = conn.del(KEY).unwrap();
             let freed = Instant::now();
             let leases: Vec<_> = waiters.into_iter().map(|it| it.join().unwrap()).collect();
@@ -104,7 +105,7 @@ fn two_permits_that_come_free_at_once_wake_two_that_wait() {
     });
 }
 
-/// Nobody tells of an end.
+/// The server does not report an expired permit.
 #[test]
 fn the_permit_of_a_holder_that_died_is_free_when_its_own_lease_has_ended() {
     unless_halted(|| {
@@ -117,7 +118,7 @@ fn the_permit_of_a_holder_that_died_is_free_when_its_own_lease_has_ended() {
         let lease = lock.acquire(LONG).unwrap();
         assert!(asked.elapsed() < 600 * MS + SLACK, "{:?}", asked.elapsed());
         drop(left_behind);
-        // The dead one's was removed by the next acquire.
+        // The next acquire removed the dead holder's permit.
         assert_eq!(conn.zcard::<_, u64>(KEY).unwrap(), 2);
         lease.release().unwrap();
     });
@@ -167,7 +168,7 @@ fn who_looks_sees_all_holders_and_the_free_permits_and_that_numbers_differ() {
         assert!(last.since().is_some() && last.remaining() > Some(LONG));
         assert!(!seen.is_foreign() && seen.is_held() && seen.is_semaphore());
         drop((first, second));
-        // Asked as a lock of another kind, and about a lock of another kind.
+        // Used as a lock of another kind, and questions about a lock of another kind.
         let mutex = locks.lock("api");
         assert_eq!(mutex.inspect().unwrap().free_permits(), None);
         let held = mutex.acquire(LONG).unwrap();
@@ -181,7 +182,8 @@ fn who_looks_sees_all_holders_and_the_free_permits_and_that_numbers_differ() {
 fn fewer_permits_than_are_held_take_none_away_and_wait_for_enough_of_them() {
     unless_halted(|| {
         let (_server, locks, _conn) = bench();
-        // One that counts two waits for three of these four: at the latest until the last but one.
+        // A thread that asks for two permits waits for three of these four to end, at most until
+        // the last but one.
         let four = locks.semaphore("api", 4);
         let of_ten_more = |n| four.clone().with(Options::new().lease(n * TEN_SECONDS));
         let mut held: Vec<_> = (1..=4)
@@ -234,7 +236,7 @@ fn all_permits_that_are_taken_away_are_told_as_lost_and_are_free_at_once() {
     });
 }
 
-/// The book's scores are seconds: all of its permits would seem to have ended.
+/// The book's scores are seconds: all of its permits would look expired.
 #[test]
 fn a_sorted_set_of_the_book_is_refused_and_stays_as_it_is() {
     unless_halted(|| {
@@ -256,7 +258,7 @@ fn a_sorted_set_of_the_book_is_refused_and_stays_as_it_is() {
     });
 }
 
-/// The mutex's fencing token outlives its lock by a day, in the companion of both.
+/// The mutex's fencing token outlives its lock by a day, in the companion that both share.
 #[test]
 fn the_fencing_token_of_a_mutex_with_this_name_is_kept() {
     unless_halted(|| {
@@ -275,7 +277,7 @@ fn the_fencing_token_of_a_mutex_with_this_name_is_kept() {
     });
 }
 
-/// A RESP3 reply to `ZSCORE` is a number, and that of RESP2 is a text.
+/// `ZSCORE` returns a number in RESP3, and a text in RESP2.
 #[test]
 fn a_commit_finds_its_permit_whatever_protocol_the_url_names() {
     unless_halted(|| {
@@ -294,7 +296,7 @@ fn a_commit_finds_its_permit_whatever_protocol_the_url_names() {
     });
 }
 
-/// The grant of the one tells when the permit of the other ends.
+/// The grant of one reports when the other's permit expires.
 #[test]
 fn two_that_wait_for_holders_that_died_have_a_permit_as_each_lease_ends() {
     unless_halted(|| {
@@ -316,7 +318,7 @@ fn two_that_wait_for_holders_that_died_have_a_permit_as_each_lease_ends() {
     });
 }
 
-/// Nobody but the script that granted it has read it since: the lease is looked at later, if at all.
+/// Only the script that granted it has read it: the watchdog reads the lease later, if at all.
 #[test]
 fn who_stands_behind_the_last_permit_is_woken_when_it_is_taken_away_at_once() {
     unless_halted(|| {

@@ -1,4 +1,4 @@
-//! Sets with a lock that is lost, options that make no sense, and a server that does not answer.
+//! Sets with a lost lock, with invalid options, and on a silent server.
 
 use std::{
     panic::{self, AssertUnwindSafe},
@@ -28,7 +28,7 @@ fn bench() -> (Server, Locks, redis::Connection) {
     (server, locks, conn)
 }
 
-/// Locks that wait no longer than this for an answer, on so many connections.
+/// Locks that wait for an answer no longer than `answer`, on this many connections.
 fn impatient(url: &str, answer: Duration, connections: u32) -> Locks {
     let pool = Pool::builder().io_timeout(answer).max_size(connections);
     let pool = pool.build(&redis::Client::open(url).unwrap()).unwrap();
@@ -61,7 +61,7 @@ fn options_of_any_lock_that_make_no_sense_are_refused_before_anything_is_sent() 
     }
 }
 
-/// Nothing more is acquired, nor waited for.
+/// Acquires no further lock, and does not wait for one.
 #[test]
 fn a_loss_is_told_as_soon_as_the_next_lock_is_had() {
     unless_halted(|| {
@@ -81,7 +81,7 @@ fn a_loss_is_told_as_soon_as_the_next_lock_is_had() {
             thread::sleep(100 * MS);
             let () = conn.del("lock:b").unwrap();
             let is_told = comes_true(|| waiter.is_finished());
-            // The set gets what it waits for, or the test would never end.
+            // The set gets the lock that it waits for; otherwise the test would hang.
             drop(theirs);
             let error = waiter.join().unwrap();
             assert!(is_told && matches!(error, Error::Lost { .. }), "{error:?}");
@@ -91,7 +91,7 @@ fn a_loss_is_told_as_soon_as_the_next_lock_is_had() {
     });
 }
 
-/// The transaction has told it. Whoever asks again does not get an answer.
+/// The transaction reported it. A further question would get no answer.
 #[test]
 fn a_loss_that_a_transaction_has_found_is_told_by_the_name_of_its_lock_without_another_question() {
     unless_halted(|| {
@@ -116,7 +116,7 @@ fn a_loss_that_a_transaction_has_found_is_told_by_the_name_of_its_lock_without_a
     });
 }
 
-/// Each release waits for an answer for half a second, if it is the first.
+/// Only the first release waits for an answer, for half a second.
 #[test]
 fn a_release_beside_a_silent_server_takes_the_time_of_one() {
     unless_halted(|| {
@@ -175,7 +175,7 @@ fn locks_of_two_connects_are_held_together_and_not_written_under() {
     });
 }
 
-/// With the old prefixes the two of one key are not side by side.
+/// With the old prefixes, the two locks of one key are not adjacent.
 #[test]
 fn a_new_prefix_makes_a_new_order() {
     let locks = Locks::connect("redis://127.0.0.1:1/").unwrap();
@@ -190,7 +190,7 @@ fn a_new_prefix_makes_a_new_order() {
     );
 }
 
-/// The first is had shortly before the deadline, and the second not at all.
+/// The first is acquired shortly before the deadline, and the second not at all.
 #[test]
 fn all_locks_share_one_deadline_and_the_lease_that_ends_first_counts() {
     unless_halted(|| {
@@ -219,7 +219,7 @@ fn all_locks_share_one_deadline_and_the_lease_that_ends_first_counts() {
     });
 }
 
-/// Between the look at the locks and the writes.
+/// Changes between the check of the locks and the writes.
 #[test]
 fn each_lock_is_watched_until_it_is_written() {
     unless_halted(|| {
@@ -279,7 +279,7 @@ fn a_panic_in_a_transaction_leaves_nothing_watched_and_all_held() {
 }
 
 /// A commit without an answer may be executed later. So each lock has to change on the server
-/// before another holder has it.
+/// before it has another holder.
 #[test]
 fn only_after_a_commit_without_an_answer_none_of_the_locks_is_handed_over() {
     unless_halted(|| {
@@ -293,7 +293,7 @@ fn commits_and_hands_over(is_answered: bool) {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut conn = server.connection().unwrap();
-    // Only after an earlier hold are there fencing tokens for hand-overs.
+    // Without an earlier hold there are no fencing tokens for hand-overs.
     for name in BOTH {
         let companion = format!("{{lock:{name}}}:lease");
         let () = conn.hset(companion, "fence", 1).unwrap();

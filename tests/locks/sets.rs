@@ -74,7 +74,7 @@ fn where_one_is_not_had_none_is_held_and_the_error_names_it_and_its_holder() {
     });
 }
 
-/// In the caller's order they would wait for each other until their time is over.
+/// In the callers' orders they would wait for each other until their time limits.
 #[test]
 fn sets_in_opposite_orders_do_not_wait_for_each_other_in_a_circle() {
     unless_halted(|| {
@@ -113,7 +113,7 @@ fn what_is_held_is_kept_alive_while_the_next_is_waited_for() {
     });
 }
 
-/// It is not renewed, and so it is over when the other one is had.
+/// It is not renewed, so it has expired when the other one is acquired.
 #[test]
 fn one_that_is_lost_while_another_is_waited_for_is_told_and_none_is_held() {
     unless_halted(|| {
@@ -206,7 +206,7 @@ fn it_is_written_only_while_all_are_held() {
             let set = LockSet::of([locks.lock("a2"), locks.read("b2"), locks.semaphore("c2", 2)]);
             let leases = set.acquire(LONG).unwrap();
             let key = format!("lock:{lost}2");
-            // Not told of it: the server does not track this connection's own look.
+            // The client is not notified: the server does not track reads of this connection.
             let () = conn.del(&key).unwrap();
             let error = leases
                 .commit(|pipe| _ = pipe.incr("balance", 1))
@@ -258,7 +258,7 @@ fn a_cancel_ends_the_wait_for_any_of_them_and_none_is_held() {
     });
 }
 
-/// The drops share one time: not one for each.
+/// All drops share one time-out.
 #[test]
 fn a_drop_beside_a_silent_server_takes_the_time_of_one() {
     unless_halted(|| {
@@ -275,7 +275,7 @@ fn a_drop_beside_a_silent_server_takes_the_time_of_one() {
     });
 }
 
-/// The order of a set says nothing of a lock that is acquired while the set is held.
+/// The order of a set does not cover a lock acquired while the set is held.
 #[test]
 fn a_single_lock_within_a_set_can_close_a_circle_which_ends_with_the_shorter_wait() {
     unless_halted(|| {
@@ -295,8 +295,8 @@ fn a_single_lock_within_a_set_can_close_a_circle_which_ends_with_the_shorter_wai
     });
 }
 
-/// Whoever takes its locks one by one, in another order, closes a circle with a set until one gives
-/// up.
+/// A thread that acquires its locks one by one, in another order, can form a circle with a set
+/// until one gives up.
 #[test]
 fn a_set_beside_who_takes_its_locks_one_by_one_in_another_order_waits_for_the_shorter_wait_only() {
     unless_halted(|| {

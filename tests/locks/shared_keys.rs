@@ -9,9 +9,9 @@ use crate::common::{
     LONG, MS, Proxy, Server, hold::comes_true, monitor::Monitor, wait::unless_halted,
 };
 
-/// Longer than a third of it is any test.
+/// No test takes a third of it.
 const LEASE: Duration = Duration::from_secs(120);
-/// A loss is told of sooner than by any renewal.
+/// A loss is reported sooner than by any renewal.
 const SOON: Duration = Duration::from_secs(5);
 
 fn shared(locks: &Locks) -> [(&'static str, Lock); 2] {
@@ -22,7 +22,7 @@ fn shared(locks: &Locks) -> [(&'static str, Lock); 2] {
     ]
 }
 
-/// So many holds, each of which the server has been asked about by itself.
+/// This many holds, each of which the watchdog has read separately.
 fn held(lock: &Lock, count: usize, monitor: &mut Monitor) -> Vec<Lease> {
     let leases = (0..count).map(|_| lock.acquire(LONG).unwrap()).collect();
     thread::sleep(100 * MS);
@@ -32,7 +32,7 @@ fn held(lock: &Lock, count: usize, monitor: &mut Monitor) -> Vec<Lease> {
     leases
 }
 
-/// How many scripts the server has been sent since the last time.
+/// Number of scripts that the server received since the last call.
 fn questions(monitor: &mut Monitor) -> usize {
     let commands = monitor.commands().unwrap();
     let scripts = commands.iter().filter(|it| it.starts_with("EVAL"));
@@ -59,7 +59,7 @@ fn one_change_of_a_key_costs_a_process_one_question_however_many_holds_it_has() 
                     asked += questions(&mut monitor);
                     asked > 0
                 }));
-                // Further ones would come with it, or after the rest of each lease.
+                // Further ones would arrive now, or after the rest of each lease.
                 thread::sleep(50 * MS);
                 assert_eq!(asked + questions(&mut monitor), 1, "{key}");
             }
@@ -89,8 +89,8 @@ fn each_holder_of_a_key_is_told_when_it_is_deleted_in_a_few_round_trips() {
     }
 }
 
-/// The server tells of a change once, until somebody looks. So the look that was due at the oldest when
-/// it was released is for the next.
+/// The server reports one change per read. So when the oldest holder is released before its read,
+/// the next holder takes over that read.
 #[test]
 fn who_is_left_is_told_of_a_loss_though_the_oldest_holder_went_before_it_was_looked_at() {
     let server = Server::start().unwrap();
@@ -103,7 +103,7 @@ fn who_is_left_is_told_of_a_loss_though_the_oldest_holder_went_before_it_was_loo
             let left = leases.pop().unwrap();
             touch(&mut conn, key);
             thread::sleep(4 * MS);
-            // It was looked at just now, so that the next look has to wait.
+            // It was read just now, so the next read has to wait.
             touch(&mut conn, key);
             drop(leases);
             thread::sleep(50 * MS);

@@ -1,4 +1,5 @@
-//! `TracingEvents`, as a subscriber on the thread that calls sees it; that of the watchdog's threads is in the example.
+//! `TracingEvents` as a subscriber sees it on the calling thread; the example covers the watchdog's
+//! threads.
 
 use std::{
     io,
@@ -24,7 +25,7 @@ impl io::Write for Written {
     }
 }
 
-/// The lines that are logged at this level and above, with the ends of spans.
+/// The lines logged at this level and above, with the ends of spans.
 fn logged(level: Level, run: impl FnOnce()) -> Vec<String> {
     let written = Written::default();
     let writer = written.clone();
@@ -39,14 +40,14 @@ fn logged(level: Level, run: impl FnOnce()) -> Vec<String> {
     text.lines().map(ToOwned::to_owned).collect()
 }
 
-/// Without hand-over, which a semaphore refuses.
+/// Without hand-over, which semaphores do not support.
 fn options() -> Options {
     Options::new()
         .renewal(false)
         .events(Arc::new(TracingEvents::new()))
 }
 
-/// How many lines have all of these texts.
+/// Number of lines that contain all of these texts.
 fn count<const N: usize>(lines: &[String], texts: [&str; N]) -> usize {
     let has_all = |line: &&String| texts.iter().all(|text| line.contains(text));
     lines.iter().filter(has_all).count()
@@ -59,7 +60,7 @@ fn each_wait_and_each_hold_is_a_span_that_closes() {
     let mut tokens = Vec::new();
     let lines = logged(Level::TRACE, || {
         let span = tracing::info_span!("ours").entered();
-        // Holds of one lock that are not ended in the order in which they began.
+        // Holds of one lock that end in another order than they began.
         let [first, second, third] = [(); 3].map(|()| {
             let lease = locks.semaphore("permits", 3).acquire(LONG).unwrap();
             tokens.push(lease.token().to_string());
@@ -80,7 +81,7 @@ fn each_wait_and_each_hold_is_a_span_that_closes() {
         cancel.cancel();
         let lock = locks.lock("a").with(Options::new().cancel(&cancel));
         assert!(lock.acquire(MS).is_err());
-        tracing::info!("between"); // in no span of a lock
+        tracing::info!("between"); // outside any lock's span
         span.exit();
         std::thread::scope(|scope| scope.spawn(|| drop(third)).join().unwrap());
     });
@@ -90,7 +91,7 @@ fn each_wait_and_each_hold_is_a_span_that_closes() {
         (["wait{", "INFO", "busy, given up"], 1),
         (["wait{", "WARN", "not acquired"], 1),
         (["wait{", "DEBUG", "cancelled"], 1),
-        (["hold{", "DEBUG", "released"], 1), // the last one ends where nobody subscribes
+        (["hold{", "DEBUG", "released"], 1), // the last one ends without a subscriber
         (["hold{", "DEBUG", "detached"], 1),
         (["wait{", "ours", "close"], 6),
         (["hold{", "ours", "close"], 3),
@@ -103,7 +104,7 @@ fn each_wait_and_each_hold_is_a_span_that_closes() {
     assert!(tokens.iter().all(|token| !text.contains(token)), "{text}");
 }
 
-/// At the level that is usual in production.
+/// At the usual level of production.
 #[test]
 fn an_outage_is_logged_with_its_causes_and_less_and_less() {
     let lines = logged(Level::INFO, || {

@@ -1,4 +1,5 @@
-//! Transactions of the caller's own: what was decided on is what stands there when it is written.
+//! The caller's transactions: the data that a decision was based on is unchanged when it is
+//! written.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -49,7 +50,7 @@ fn take_five(conn: &mut WatchedConnection<'_>, pipe: &mut Pipeline) -> Result<bo
     Ok(funds >= 5)
 }
 
-/// Nothing is watched on the one connection of the pool: a write to what was watched aborts no transaction on it.
+/// The pool's only connection watches nothing: a write to these keys aborts no transaction on it.
 fn assert_nothing_is_watched(pool: &Pool, other: &mut Connection, keys: &[&str]) {
     let mut conn = pool.get().unwrap();
     for key in keys {
@@ -61,7 +62,7 @@ fn assert_nothing_is_watched(pool: &Pool, other: &mut Connection, keys: &[&str])
     assert_eq!(answer, Some((1,)));
 }
 
-/// A shop of its own: users have a hash with what they own and owe, and orders are locked, not users.
+/// A shop in which users have a hash with stock and debts, and orders are locked, not users.
 #[test]
 fn eight_threads_of_which_two_are_the_same_user_overdraw_nobody_and_lose_nothing() {
     const USERS: u32 = 4;
@@ -90,7 +91,7 @@ fn eight_threads_of_which_two_are_the_same_user_overdraw_nobody_and_lose_nothing
                             if payer == seller || funds < price {
                                 return Ok(false);
                             }
-                            // Long enough for the same user's other thread to decide as well.
+                            // Long enough for the same user's other thread to decide too.
                             thread::sleep(MS / 2);
                             pipe.hincr(&payer, "cents", -price);
                             pipe.hincr(&seller, "cents", price);
@@ -132,7 +133,8 @@ fn eight_threads_of_which_two_are_the_same_user_overdraw_nobody_and_lose_nothing
     });
 }
 
-/// What a payment comes to, what is left in the wallet, and how often it was tried, while the wallet is changed so many times.
+/// Pays while another thread changes the wallet. Returns the result, the final balance and the
+/// number of attempts.
 fn pays_while_another_changes(times: u32) -> (Result<bool>, i64, u32) {
     let mut bench = bench();
     let proxy = Proxy::in_front_of(&bench.server).unwrap();
@@ -146,7 +148,7 @@ fn pays_while_another_changes(times: u32) -> (Result<bool>, i64, u32) {
         if counter.fetch_add(1, Ordering::SeqCst) < times {
             let () = other.decr("wallet", 0).unwrap();
         }
-        // Not as often as can be, beside other tests.
+        // Leaves time for other tests.
         thread::sleep(10 * MS);
     });
     let mut attempts = 0;
@@ -188,7 +190,7 @@ fn of_any_kind_it_is_executed_while_the_lock_is_held_and_not_when_it_is_lost() {
             let () = bench.conn.del(format!("lock:{}", lock.name())).unwrap();
             let mut saw_a_value = false;
             let lost = lease.transaction(&["wallet"], |conn, pipe| {
-                // Also where the closure does not care for errors.
+                // Even if the closure ignores errors.
                 saw_a_value |= conn.get::<_, i64>("wallet").is_ok();
                 pipe.decr("wallet", 5);
                 Ok(())
@@ -220,7 +222,7 @@ fn a_lock_that_is_lost_between_reading_and_writing_is_noticed() {
     });
 }
 
-/// A way that a transaction ends.
+/// A way for a transaction to end.
 type Ending = fn(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<()>;
 
 #[test]
@@ -249,7 +251,7 @@ fn nothing_is_left_watched_or_written_however_it_ends() {
         }),
         ("an EXEC on the connection", |conn, pipe| {
             take_five(conn, pipe)?;
-            // What redis-rs's own transactions do.
+            // The same as redis-rs's own transactions.
             let _: Option<()> = pipe.atomic().query(conn).unwrap_or_default();
             Ok(())
         }),
@@ -418,7 +420,7 @@ fn a_renewal_that_comes_between_only_starts_it_again() {
     });
 }
 
-/// An error that a closure meets elsewhere than in its own transaction.
+/// An error from another lock or server than the transaction's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Elsewhere {
     Lost,
@@ -439,7 +441,7 @@ const ELSEWHERE: [Elsewhere; 6] = [
 ];
 
 impl Elsewhere {
-    /// Meets it, at a lock `b` or at another server.
+    /// Causes it, at a lock `b` or at another server.
     fn meet(self, bench: &Bench) -> Result<()> {
         let proxy = Proxy::in_front_of(&bench.server).unwrap();
         let pool = Pool::builder().io_timeout(300 * MS);
@@ -476,7 +478,7 @@ impl Elsewhere {
         }
     }
 
-    /// True if the closure has returned it as it is.
+    /// True if the closure returned it unchanged.
     fn is_told_by(self, error: &Error) -> bool {
         match error {
             Error::Lost { context, .. } => self == Self::Lost && context.lock == "b",
@@ -494,7 +496,7 @@ impl Elsewhere {
 fn what_the_closure_met_elsewhere_ends_the_transaction_and_not_the_lease() {
     at_once(ELSEWHERE, |elsewhere| {
         let mut bench = bench();
-        // So that there are numbers for hand-overs.
+        // So there are fencing tokens for hand-overs.
         let () = bench.conn.hset("{lock:a}:lease", "fence", 1).unwrap();
         let locks = bench.locks.with(Options::new().hand_over(10, LONG));
         let lease = locks.lock("a").acquire(LONG).unwrap();
@@ -515,7 +517,7 @@ fn what_the_closure_met_elsewhere_ends_the_transaction_and_not_the_lease() {
         assert_eq!(attempts, 1, "{elsewhere:?}");
         assert!(lease.is_held() && lease.state() == RenewalState::Held);
         lease.verify().unwrap();
-        // Nothing of it is out, so that the lock is handed over.
+        // None of its writes is pending, so the lock is handed over.
         let fence = lease.fencing_token().unwrap().get();
         thread::scope(|scope| {
             let next = scope.spawn(|| locks.lock("a").acquire(LONG).unwrap().fencing_token());
@@ -571,7 +573,7 @@ fn a_refusal_that_the_closure_passed_over_does_not_replace_its_error() {
             matches!(&error, Error::Redis { source, .. } if source.is_connection_refusal()),
             "{error:?}"
         );
-        // Also where the refusals of several commands are told as one error.
+        // Even if the refusals of several commands are one error.
         let ended: Result<()> = lease.transaction(&[], |conn, _| {
             let mut reads = redis::pipe();
             reads.get("wallet").get("list").exec(conn)?;
@@ -652,7 +654,7 @@ fn a_lock_that_was_not_to_be_had_leaves_nothing_watched_although_an_answer_was_l
         let proxy = Proxy::in_front_of(&bench.server).unwrap();
         let mut conn = proxy.connection().unwrap();
         conn.set_read_timeout(Some(500 * MS)).unwrap();
-        // `SET`, `WATCH` and the read go together, and get no answer in time.
+        // `SET`, `WATCH` and the read are sent together, and get no answer in time.
         proxy.at("SET").delay(700 * MS);
         let wait = 3_000 * MS;
         let ended = transaction_with_lock(&mut conn, "a", wait, LONG, &["wallet"], take_five);

@@ -1,4 +1,4 @@
-//! Locks without a fencing token: what they send, what they leave, and that they keep out and are kept out all the same.
+//! Locks without a fencing token: their commands and keys, and exclusion in both directions.
 
 use std::{sync::Mutex, thread};
 
@@ -36,7 +36,7 @@ fn a_lock_without_a_fencing_token_is_one_set_and_leaves_nothing() {
         let locks = crate::plainly(&proxy.url()).with(unfenced());
         leave_the_watchdog_alone(&proxy, &locks, &mut conn);
         let lock = locks.lock("a");
-        // Not at first, until the release is known and the connections are there.
+        // Retried until the server knows the release script and the connections are open.
         assert!(comes_true(|| {
             let (lease, acquiring) = proxy.traffic_of(|| lock.acquire(LONG).unwrap());
             assert_eq!(lease.fencing_token(), None);
@@ -116,7 +116,7 @@ fn what_an_attempt_without_an_answer_has_taken_is_recognised() {
             .unwrap();
         let lock = crate::plain(&pool).lock("a").with(unfenced());
         drop(lock.acquire(LONG).unwrap());
-        // Nobody answers; and the connection is closed, so that it is sent again at once.
+        // No answer comes; or the connection closes, so the client sends it again at once.
         let ways: [fn(&Proxy); 2] = [
             |proxy| proxy.at("SET").swallow(),
             |proxy| proxy.at("SET").cut_after(),
@@ -152,7 +152,7 @@ fn a_key_of_another_type_is_busy_to_a_try_and_an_error_to_a_wait() {
     });
 }
 
-/// Each waits behind the one before; then the first lets go.
+/// Each waits behind the previous one; then the first is released.
 fn in_turn(first: &Lock, others: &[Lock]) -> Vec<bool> {
     let fenced = Mutex::new(Vec::new());
     let held = first.acquire(LONG).unwrap();

@@ -1,4 +1,4 @@
-//! Who waits is woken where the server tells it nothing.
+//! Waiting threads wake up in time although the server sends them no notification.
 
 use std::{
     thread,
@@ -13,9 +13,9 @@ use crate::{
     faults::kill,
 };
 
-/// Less than the second after which each asks again by itself.
+/// Less than the second after which each asks on its own.
 const SOON: Duration = Duration::from_millis(600);
-/// That second, and what a busy machine takes.
+/// That second, with time for a busy machine.
 const BY_ITSELF: Duration = Duration::from_secs(3);
 
 fn set_user(server: &Server, rules: &[&str]) {
@@ -25,7 +25,7 @@ fn set_user(server: &Server, rules: &[&str]) {
     command.exec(&mut conn).unwrap();
 }
 
-/// Each waits for its lock until something has happened; all have to be woken by it in time.
+/// Threads wait for these locks until `happens` runs, which has to wake all of them in time.
 fn all_are_woken(within: Duration, locks: &[&Lock], happens: impl FnOnce()) {
     thread::scope(|scope| {
         let wait = |lock: &Lock| {
@@ -84,7 +84,7 @@ fn by_the_loss_of_a_listener_that_does_not_come_back() {
     });
 }
 
-/// Each attempt to listen is a new connection, which a proxy refuses for good.
+/// Each attempt to listen opens a connection; the proxy refuses it permanently.
 #[test]
 fn a_server_that_lets_nobody_listen_is_seldom_asked() {
     for forbidden in ["-subscribe", "-client"] {
@@ -99,7 +99,7 @@ fn a_server_that_lets_nobody_listen_is_seldom_asked() {
             .lock("a")
             .acquire(LONG)
             .unwrap();
-        thread::sleep(500 * MS); // all connections that a holder needs are open
+        thread::sleep(500 * MS); // all the holder's connections are open
         let before = opened();
         thread::sleep(2_000 * MS);
         assert!(opened() - before <= 1, "{forbidden}: {}", opened() - before);
@@ -107,7 +107,8 @@ fn a_server_that_lets_nobody_listen_is_seldom_asked() {
     }
 }
 
-/// What was read on the connection that is gone is tracked no more, and only one of the two finds out.
+/// The server no longer tracks the keys read on the closed connection, and only one of the two
+/// threads notices.
 #[test]
 fn by_another_of_its_process_that_needs_a_new_connection() {
     unless_halted(|| {
@@ -127,7 +128,7 @@ fn by_another_of_its_process_that_needs_a_new_connection() {
     });
 }
 
-/// Nobody but the script that wrote the lock has read it since: the lease is looked at later.
+/// Only the script that wrote the lock has read it: the watchdog reads the lease later.
 #[test]
 fn by_a_deletion_as_soon_as_the_one_before_has_it() {
     unless_halted(|| {
@@ -156,7 +157,7 @@ fn by_a_deletion_as_soon_as_the_one_before_has_it() {
     });
 }
 
-/// The server forgets a key when another is read, and does not tell the client that has read that one.
+/// The server drops a key when it tracks another, and does not notify the client that read it.
 #[test]
 fn by_the_second_that_has_passed_where_the_server_cannot_track_all_keys() {
     unless_halted(|| {
@@ -194,7 +195,7 @@ fn by_the_second_that_has_passed_after_a_swap_of_databases() {
     });
 }
 
-/// The server tells nobody of the swap either that takes the lock away.
+/// The server does not report the `SWAPDB` that removes the lock either.
 #[test]
 fn a_holder_is_told_of_a_loss_within_a_third_of_its_lease() {
     unless_halted(|| {
@@ -202,7 +203,7 @@ fn a_holder_is_told_of_a_loss_within_a_third_of_its_lease() {
         let options = crate::options().lease(3_000 * MS);
         let lock = crate::connect(&server.url()).with(options).lock("a");
         let lease = lock.acquire(LONG).unwrap();
-        thread::sleep(100 * MS); // it has been looked at
+        thread::sleep(100 * MS); // read by the watchdog
         let mut swap = redis::cmd("SWAPDB");
         swap.arg(0).arg(1);
         swap.exec(&mut server.connection().unwrap()).unwrap();

@@ -126,7 +126,7 @@ fn a_wait_that_ends_before_anything_is_sent() {
     let done = locks.read("a").run_once(LONG, LONG, |_| Ok::<_, Error>(()));
     assert!(done.is_err());
     assert_eq!(waits.taken(), ["failed"; 3]);
-    // A set that makes no sense waits for none of its locks.
+    // An invalid set waits for none of its locks.
     assert!(locks.all_of(["a", "a"]).acquire(LONG).is_err());
     assert!(locks.all_of([""; 0]).acquire(LONG).is_err());
     assert_eq!(waits.taken(), [""; 0]);
@@ -170,7 +170,7 @@ fn a_wait_that_its_caller_or_another_thread_ends() {
     });
 }
 
-/// Hooks are told beside others, also beside those that panic.
+/// All hooks of an event are called, even after one that panics.
 #[test]
 fn hooks_of_several_are_all_told() {
     struct Panics;

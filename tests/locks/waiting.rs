@@ -1,4 +1,4 @@
-//! Those who wait: in turn, to the deadline and no further, woken by whatever frees the lock.
+//! Waits: in turn, no longer than the deadline, and woken by whatever frees the lock.
 
 use std::{
     sync::{
@@ -56,7 +56,7 @@ fn threads_are_served_in_the_order_in_which_they_came() {
 #[test]
 fn a_wait_ends_at_its_time_in_any_place() {
     let server = Server::start().unwrap();
-    // Each thread has an open connection: while it waits for one, it may end with an error of the pool.
+    // One connection per thread: a wait for a connection may end with a pool error.
     let pool = Pool::builder().max_size(20).connect(&server.url()).unwrap();
     let mut open = Vec::new();
     assert!(comes_true(|| {
@@ -98,8 +98,8 @@ fn a_wait_ends_at_its_time_in_any_place() {
         if lock.name() == "r" {
             let mut conn = server.connection().unwrap();
             let mut fields = || conn.hkeys::<_, Vec<String>>("lock:r").unwrap();
-            // Who left while others had the connection, or before it was open, left its intent, which ends by itself; so did who
-            // got no processor in time.
+            // A writer that left while others used the connection, before it was open, or without
+            // being scheduled in time, left its intent, which expires.
             let takes_it_back = || {
                 let before = fields();
                 assert!(lock.acquire(150 * MS).is_err());
@@ -110,7 +110,7 @@ fn a_wait_ends_at_its_time_in_any_place() {
     });
 }
 
-/// Each of their calls takes the connection of the heads for as long as replicas are waited for.
+/// Each of their calls uses the heads' shared connection for as long as it waits for replicas.
 #[test]
 fn a_wait_ends_at_its_time_beside_waits_that_want_replicas() {
     const HEADS: usize = 8;
@@ -137,7 +137,7 @@ fn a_wait_ends_at_its_time_beside_waits_that_want_replicas() {
             });
             let longest = longest.max().unwrap();
             cancel.cancel();
-            // The answer to one of them may be waited for.
+            // One of their answers may come first.
             assert!(longest < (100 + 400 + 250) * MS + SLACK, "{longest:?}");
         });
     });
@@ -151,7 +151,7 @@ fn whoever_has_less_time_than_a_round_trip_is_told_that_the_lock_is_contended() 
     let lock = crate::connect(&proxy.url()).lock("a");
     assert!(lock.try_acquire().unwrap().is_none());
     let (tell, is_asking) = mpsc::channel();
-    // The first one goes by the pool, the second one is that of the head.
+    // The first one uses the pool, the second one is the head's.
     proxy.at("EVALSHA").nth(2).run(move || {
         tell.send(()).unwrap();
         thread::sleep(40 * MS);
@@ -266,7 +266,7 @@ fn an_end_that_passes_wakes_who_waits() {
                 let () = conn.pexpire(&key, 900).unwrap();
             }
             _ => {
-                // A writer that died.
+                // A dead writer.
                 let dead = crate::connect(&server.url());
                 let options = crate::options().lease(900 * MS);
                 let _ = dead
@@ -327,7 +327,7 @@ fn a_writer_gets_in_among_readers_that_keep_coming() {
                 let lease = locks.write("a").acquire(LONG);
                 let took = asked.elapsed();
                 let is_soon = lease.is_ok() && took < 1_750 * MS + SLACK;
-                // The readers go on until they are told.
+                // The readers continue until told to stop.
                 done.store(!is_soon, Ordering::SeqCst);
                 assert!(is_soon, "{took:?}");
             }

@@ -1,4 +1,4 @@
-//! Wake-ups that come at an awkward moment: whoever is to ask next learns of each of them.
+//! Wake-ups at awkward moments: the next thread to ask learns of each of them.
 
 use std::{
     sync::mpsc,
@@ -17,7 +17,7 @@ use crate::{
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
 
-/// Whoever holds the lock goes on holding it: nothing but the server's message can wake the next.
+/// The holder keeps the lock: only the server's notification can wake the next thread.
 #[test]
 fn a_wake_up_that_comes_while_the_head_is_being_granted_the_lock_wakes_the_next() {
     unless_halted(|| {
@@ -41,7 +41,7 @@ fn a_wake_up_that_comes_while_the_head_is_being_granted_the_lock_wakes_the_next(
             proxy.at("EVALSHA").delay(200 * MS);
             held.release().unwrap();
             assert!(comes_true(|| conn.exists("lock:a").unwrap()));
-            // Granted, and the answer is on its way.
+            // Granted, but the answer is still on its way.
             let () = conn.del("lock:a").unwrap();
             let first = gets.recv_timeout(LONG).unwrap();
             let asked = Instant::now();
@@ -56,7 +56,7 @@ fn a_wake_up_that_comes_while_the_head_is_being_granted_the_lock_wakes_the_next(
     });
 }
 
-/// The server refuses to tell of changes.
+/// The server refuses to track.
 #[test]
 fn after_a_holder_of_this_process_the_next_is_in_at_the_end_of_the_lease_though_nobody_says_so() {
     unless_halted(|| {

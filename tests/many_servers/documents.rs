@@ -1,4 +1,5 @@
-//! The two documents' programs on a cluster, beside ours: each goes to the master that has the key, and meets the other there.
+//! The two documents' programs and ours on a cluster: both go to the master of the key and exclude
+//! each other there.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +22,7 @@ use crate::{
 
 const LEASE: Duration = Duration::from_secs(10);
 
-/// The cluster, and for each of its shards a hash tag.
+/// The cluster, and a hash tag for each of its shards.
 fn cluster(begins: &str) -> (Arc<Cluster>, Nodes, [String; 3]) {
     let cluster = shared();
     let nodes = patient_nodes(&cluster);
@@ -29,7 +30,7 @@ fn cluster(begins: &str) -> (Arc<Cluster>, Nodes, [String; 3]) {
     (cluster, nodes, tags)
 }
 
-/// As a program does that is none of ours.
+/// The connection of a foreign program.
 fn theirs(cluster: &Cluster, key: &str) -> Connection {
     cluster.nodes[cluster.master_of(key).unwrap()]
         .connection()
@@ -96,7 +97,7 @@ fn the_cluster_edition_of_the_article_and_ours_exclude_each_other_on_each_shard(
     }
 }
 
-/// Its two keys need a tag there.
+/// There its two keys need a tag.
 #[test]
 fn the_two_keys_of_the_article_and_ours_exclude_each_other_with_a_tag() {
     let (cluster, nodes, tags) = cluster("two-keys");
@@ -115,7 +116,7 @@ fn the_two_keys_of_the_article_and_ours_exclude_each_other_with_a_tag() {
         assert!(!article::two_key::read(them, names, 10));
         assert!(two_key::release_write(conn, &keys, &writer).unwrap());
     }
-    // Without one they lie on two nodes, or in two slots of one.
+    // Without one they are on two nodes, or in two slots of one node.
     let keys = Keys::new("readKey", "writeKey").unwrap();
     let conn = &mut ours(&nodes, "readKey");
     let refused =

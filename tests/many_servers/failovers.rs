@@ -1,4 +1,4 @@
-//! Failovers of a group of sentinels, crash and planned, while locks are held and waited for.
+//! Failovers of a Sentinel group, by crash and planned, while locks are held and waited for.
 
 use std::{
     thread,
@@ -15,7 +15,7 @@ use crate::common::{
     sentinels::{MASTER, Plan, in_step},
 };
 
-/// What was asked for is on the replica as well.
+/// Waits until the replica has all writes.
 fn replicated(group: &Sentinels, master: usize) {
     let mut conn = group.servers[master].connection().unwrap();
     assert!(comes_true(
@@ -23,7 +23,7 @@ fn replicated(group: &Sentinels, master: usize) {
     ));
 }
 
-/// The master that was replaced keeps its connections, and says nothing for ten seconds.
+/// The old master keeps its connections open, and is silent for ten seconds.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn after_a_planned_failover_a_lease_stands_and_a_waiter_gets_it_on_the_new_master() {
@@ -43,7 +43,7 @@ fn after_a_planned_failover_a_lease_stands_and_a_waiter_gets_it_on_the_new_maste
         });
         thread::sleep(100 * MS);
         assert_eq!(group.fail_over().unwrap(), 1);
-        // By then all connections lead to the new master.
+        // By now all connections lead to the new master.
         thread::sleep(2_000 * MS);
         assert!(lease.is_held() && lease.verify().is_ok());
         let released = Instant::now();
@@ -82,7 +82,7 @@ fn a_deposed_master_grants_nothing_any_more_two_seconds_after_the_failover() {
         let asked = Instant::now();
         let lease = (n % 2 == 0).then(|| locks.lock(&n.to_string()).acquire(LONG).unwrap());
         if lease.is_none() {
-            // Whatever happens to a connection at this moment, the next one is better.
+            // A connection may fail at this moment; the next one works.
             let taken = pool.get().and_then(|mut conn| {
                 acquire_lock_with_timeout(&mut conn, &n.to_string(), MS, LONG)
             });
@@ -119,7 +119,7 @@ fn after_a_crash_the_lease_stands_and_the_next_gets_the_lock() {
         thread::sleep(100 * MS);
         group.servers[0].kill().unwrap();
         let killed = Instant::now();
-        // Nobody can be asked, and it waits for the next master all the same.
+        // No server answers, and the thread waits for the next master.
         let other = scope.spawn(|| {
             let lease = connect(&group.url()).lock("b").acquire(LONG);
             (Instant::now(), lease.map(drop))
@@ -129,7 +129,7 @@ fn after_a_crash_the_lease_stands_and_the_next_gets_the_lock() {
         other.unwrap();
         let later = granted.saturating_duration_since(told);
         println!("named after {:?}, granted {later:?} later", told - killed);
-        // Half a second is for others to hear of it.
+        // Half a second is for others to learn of it.
         assert!(later < 750 * MS + SLACK, "{later:?}");
         assert!(lease.is_held());
         assert!(comes_true(|| lease.verify().is_ok()));
@@ -138,7 +138,7 @@ fn after_a_crash_the_lease_stands_and_the_next_gets_the_lock() {
     });
 }
 
-/// What the promoted replica had not got is lost, and who held it is told.
+/// A lock that had not reached the promoted replica is lost, and its holder is notified.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn a_lock_that_was_lost_with_its_master_is_told_to_its_holder() {
@@ -176,7 +176,7 @@ fn a_lock_that_was_lost_with_its_master_is_told_to_its_holder() {
     assert!(is_told, "{lost:?}");
 }
 
-/// `SENTINEL REMOVE` and `SENTINEL MONITOR`: they count the failovers from 0 again.
+/// `SENTINEL REMOVE` and `SENTINEL MONITOR` restart the configuration epoch at 0.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn where_sentinels_watch_the_same_master_anew_connections_are_opened_as_before() {
@@ -209,7 +209,8 @@ fn where_sentinels_watch_the_same_master_anew_connections_are_opened_as_before()
     assert!(next.exists::<_, bool>("lock:b").unwrap());
 }
 
-/// What a silent master was asked is granted when it goes on, and by then another has its place, as this process knows.
+/// A silent master executes pending commands when it resumes. By then this process knows its
+/// successor.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn what_a_silent_master_grants_after_its_successor_is_known_is_no_lock() {
@@ -244,7 +245,7 @@ fn what_a_silent_master_grants_after_its_successor_is_known_is_no_lock() {
         let leases: Vec<_> = (0..4)
             .map(|n| others.lock(&format!("late-{n}")).acquire(LONG).unwrap())
             .collect();
-        // This process knows of it as well.
+        // This process also knows it.
         let known = locks.lock("known").acquire(LONG).unwrap();
         known.verify().unwrap();
         let mut next = group.servers[1].connection().unwrap();

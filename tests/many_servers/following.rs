@@ -1,7 +1,7 @@
-//! The plain functions by `Nodes::run` while a shard fails over and slots move.
+//! The plain functions with `Nodes::run` while a shard fails over and slots move.
 //!
-//! Nobody has the lock while somebody else has it, by intervals on one clock; every write that was acknowledged is there, none was done twice, and no call takes longer than
-//! it has.
+//! No two holds overlap, measured on one clock; every acknowledged write exists, none was executed
+//! twice, and no call exceeds its time limit.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -30,10 +30,10 @@ const WORKERS: usize = 4;
 const LEASE: Duration = Duration::from_secs(30);
 const GET: Duration = Duration::from_secs(1);
 const IO: Duration = Duration::from_millis(500);
-/// How long a function waits for a lock that somebody has.
+/// The wait of a function for a lock that is held.
 const WAIT: Duration = Duration::from_millis(20);
 
-/// Ends the work when it is dropped, on a panic too.
+/// Stops the work when dropped, also on a panic.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -42,24 +42,24 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Whether a replica has what was written on this connection.
+/// True if a replica has the writes of this connection.
 fn is_on_a_replica(conn: &mut impl ConnectionLike) -> bool {
     let replicas = redis::cmd("WAIT").arg(&[1, 200]).query::<u32>(conn);
     replicas.is_ok_and(|replicas| replicas > 0)
 }
 
-/// What the workers have done under one lock.
+/// The results of the workers under one lock.
 struct Work {
     nodes: Nodes,
     tag: String,
     lock: String,
     count: String,
-    /// Who has had the lock from when until when.
+    /// The start and end of each hold.
     history: History,
     done: AtomicU64,
     perhaps: AtomicU64,
     over: AtomicBool,
-    /// Who is in has the lock on a replica as well.
+    /// Holders make sure that a replica has the lock too.
     is_confirmed: AtomicBool,
 }
 
@@ -72,7 +72,7 @@ impl Work {
         )
     }
 
-    /// For calls that are not to end for want of time.
+    /// For calls that must not time out.
     fn patient(cluster: &Cluster, tag: &str) -> Self {
         let builder = Nodes::builder().get_timeout(LONG).io_timeout(LONG);
         Self::with(builder.connect_timeout(LONG), cluster, tag)
@@ -92,7 +92,7 @@ impl Work {
         }
     }
 
-    /// One call, which may take as long as it has and one I/O time-out.
+    /// A call; asserts that it takes no longer than its limit and one I/O time-out.
     fn timed<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
         let asked = Instant::now();
         let outcome = call();
@@ -101,7 +101,7 @@ impl Work {
         outcome
     }
 
-    /// Books what a write has come to.
+    /// Records the outcome of a write.
     fn wrote<T>(&self, outcome: Result<T>) -> Result<T> {
         match &outcome {
             Ok(_) => self.done.fetch_add(1, SeqCst),
@@ -129,7 +129,7 @@ impl Work {
         }));
     }
 
-    /// Until it is known: nobody else gets in before.
+    /// Releases until the outcome is known: no other worker gets in before.
     fn give_back(&self, token: &Token) {
         let lock = &self.lock;
         while !self.over.load(SeqCst) {
@@ -141,7 +141,7 @@ impl Work {
         }
     }
 
-    /// With the lock, whether that counts.
+    /// The token, and whether the hold counts.
     fn acquire(&self) -> Result<Option<(Token, bool)>> {
         let wanted = self.is_confirmed.load(SeqCst);
         self.nodes.run(&self.lock, |conn| {
@@ -150,7 +150,7 @@ impl Work {
         })
     }
 
-    /// From then until now: nothing has been sent yet that gives it back.
+    /// Records a hold from `from` until now; the release has not been sent yet.
     fn had_it(&self, from: Instant) {
         let hold = Hold::without_a_fence(from, Instant::now());
         self.history.lock().unwrap().push(hold);
@@ -163,7 +163,7 @@ impl Work {
         let outcome = Self::timed(|| {
             self.nodes.run(lock, |conn| {
                 transaction_with_lock(conn, lock, WAIT, LEASE, &keys, |conn, pipe| {
-                    // The first read takes the lock.
+                    // The first read acquires the lock.
                     let before: Option<u64> = conn.get(count)?;
                     let counts = !wanted || is_on_a_replica(conn);
                     let from = Instant::now();
@@ -201,7 +201,7 @@ impl Work {
                     Err(error) => Some(error),
                 }
             };
-            // It may have been granted: whoever waits for it waits until it is given back.
+            // It may have been granted: then a wait for the lock lasts until its release.
             let token = left.as_ref().and_then(Error::token);
             while let Some(token) = token
                 && !self.over.load(SeqCst)
@@ -213,7 +213,7 @@ impl Work {
         }
     }
 
-    /// Works while this is being done.
+    /// Works while `happens` runs.
     fn meanwhile(&self, happens: impl FnOnce()) {
         thread::scope(|scope| {
             for worker in 0..WORKERS {
@@ -224,7 +224,7 @@ impl Work {
         });
     }
 
-    /// The holds follow each other, and some of each kind there were.
+    /// No two holds overlap, and there was at least one of each kind.
     fn check_holds(&self) {
         let holds = std::mem::take(&mut *self.history.lock().unwrap());
         println!("{}: {} holds", self.tag, holds.len());
@@ -232,7 +232,7 @@ impl Work {
         assert_eq!(violations(holds.into()), 0, "two had the lock at once");
     }
 
-    /// The writes that are there are those that were acknowledged, and some of those of which nothing is known.
+    /// The writes that exist are those acknowledged, and some with an unknown outcome.
     fn check(&self, at_least: u64) {
         self.check_holds();
         let mut conn = self.nodes.get_for_key(&self.count).unwrap();
@@ -265,7 +265,7 @@ fn a_slot_that_moves_to_and_fro_loses_no_write_and_lets_nobody_in_twice() {
                 way.run(&slot).unwrap();
                 thread::sleep(20 * MS);
             }
-            // And one that stays open for a while.
+            // And a slot that stays open for a while.
             there.open(&slot).unwrap();
             thread::sleep(10 * MS);
             there.call_off(&slot).unwrap();
@@ -275,7 +275,8 @@ fn a_slot_that_moves_to_and_fro_loses_no_write_and_lets_nobody_in_twice() {
     work.check(20);
 }
 
-/// What no replica has when its master dies is lost, as on one server. So whoever takes the lock asks for one before it is in.
+/// As on one server, writes that no replica has are lost when the master dies. So each worker makes
+/// sure that a replica has its lock.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn a_crash_of_a_master_lets_nobody_in_twice() {
@@ -287,16 +288,16 @@ fn a_crash_of_a_master_lets_nobody_in_twice() {
         work.is_confirmed.store(true, SeqCst);
         let mut later = (false, false);
         work.meanwhile(|| {
-            // Each of them on the replica too.
+            // Each of them is on the replica too.
             let had_it = || work.history.lock().unwrap().len() > 10;
             assert!(comes_true(had_it), "nobody has the lock");
             let at_first = work.done.load(SeqCst);
             signal(cluster.nodes[before].process(), "KILL").unwrap();
             cluster.wait_until_master(partner(before)).unwrap();
-            // It has none itself.
+            // The new master has no replica.
             work.is_confirmed.store(false, SeqCst);
             let promoted = work.done.load(SeqCst);
-            // What the master had released last may be unknown to the next one: there the lock lasts until its lease ends.
+            // The next master may lack the last release; then the lock lasts until its lease ends.
             let goes_on = comes_true_within(LEASE + GET, || work.done.load(SeqCst) > promoted);
             later = (at_first > 0, goes_on);
         });
@@ -326,7 +327,7 @@ fn a_planned_failover_loses_no_write_and_lets_nobody_in_twice() {
     work.check(20);
 }
 
-/// On the node where it was taken it cannot be given back any more.
+/// It cannot be released on the node where it was acquired.
 #[test]
 fn a_lock_that_moves_away_under_its_transaction_is_told_with_its_token() {
     let cluster = shared();

@@ -1,4 +1,4 @@
-//! The groups of servers that the tests start: what they are told to do, they do.
+//! The server groups that the tests start obey their options.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Who had a lock when, written down by those who had it, and checked afterwards.
+//! A record of the holds of a lock, kept by their holders and checked afterwards.
 
 use std::{
     sync::{
@@ -19,19 +19,20 @@ pub(crate) const SECOND: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold {
     from: Instant,
-    /// When it was given back, or the last moment at which it was held.
+    /// The time of its release, or the last moment at which it was held.
     until: Instant,
     fence: Option<u64>,
 }
 
 impl Hold {
-    /// Of a lock that gives none.
+    /// A hold of a lock without fencing tokens.
     pub(crate) fn without_a_fence(from: Instant, until: Instant) -> Self {
         let fence = None;
         Self { from, until, fence }
     }
 
-    /// The other one began later: not before this one was over, and with a greater fence where both have one.
+    /// True if the other one began after this one was over, with a greater fencing token if both
+    /// have one.
     fn is_before(&self, other: &Self) -> bool {
         let fences = self.fence.zip(other.fence);
         self.until <= other.from && fences.is_none_or(|(fence, next)| fence < next)
@@ -40,7 +41,7 @@ impl Hold {
 
 pub(crate) type History = Mutex<Vec<Hold>>;
 
-/// Ends the work when it is dropped, also by a panic: those who work would go on for ever.
+/// Stops the work when dropped, also on a panic: otherwise the workers would never stop.
 pub(crate) struct Stopping<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Stopping<'_> {
@@ -49,7 +50,7 @@ impl Drop for Stopping<'_> {
     }
 }
 
-/// Takes the lock again and again, and writes down when it had it.
+/// Acquires the lock again and again, and records each hold.
 pub(crate) fn work(lock: &Lock, history: &History, stop: &AtomicBool) {
     while !stop.load(Ordering::SeqCst) {
         let Ok(lease) = lock.acquire(SECOND) else {
@@ -67,7 +68,8 @@ pub(crate) fn work(lock: &Lock, history: &History, stop: &AtomicBool) {
     }
 }
 
-/// Takes one free lock after another, and keeps it. Says when each was asked for and granted.
+/// Acquires free locks, one after the other, and keeps them. Returns the time of each request and
+/// grant.
 pub(crate) fn probe(
     locks: &Locks,
     name: impl Fn(usize) -> String,
@@ -87,7 +89,7 @@ pub(crate) fn probe(
     grants
 }
 
-/// How often two had the lock at once.
+/// Number of overlapping holds.
 pub(crate) fn violations(history: History) -> usize {
     let mut history = history.into_inner().unwrap();
     history.sort_by_key(|hold| hold.from);
@@ -95,7 +97,7 @@ pub(crate) fn violations(history: History) -> usize {
     pairs.filter(|pair| !pair[0].is_before(&pair[1])).count()
 }
 
-/// The middle one, and the longest.
+/// The median and the maximum.
 pub(crate) fn median(mut times: Vec<Duration>) -> (Duration, Duration) {
     times.sort();
     (times[times.len() / 2], times[times.len() - 1])

@@ -1,5 +1,5 @@
-//! `PoolBuilder::login`: a password that is changed while locks are held, waited for, taken and
-//! released, and connections that the servers close then.
+//! `PoolBuilder::login`: the password changes while locks are held, waited for, acquired and
+//! released, and the servers close connections.
 
 use std::{
     sync::{
@@ -22,7 +22,7 @@ use crate::common::{
 
 const LEASE: Duration = Duration::from_secs(3);
 
-/// The password that the caller's function returns now.
+/// The password that the caller's function currently returns.
 #[derive(Clone, Default)]
 struct Vault {
     password: Arc<Mutex<String>>,
@@ -44,7 +44,7 @@ impl Vault {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// Settings by which this user logs in.
+    /// A pool with this user's login.
     fn settings(&self, user: &'static str) -> PoolBuilder {
         let vault = self.clone();
         Pool::builder().login(move || {
@@ -60,7 +60,7 @@ fn ask(conn: &mut Connection, words: &str) -> redis::Value {
     command.arg(words.collect::<Vec<_>>()).query(conn).unwrap()
 }
 
-/// Servers on which the user `app` has a password.
+/// Servers with a password for the user `app`.
 struct App(Vec<Connection>);
 
 impl App {
@@ -91,7 +91,7 @@ fn is_renewed(lease: &Lease) -> bool {
     comes_true(|| Instant::now() + lease.remaining() > end) && lease.is_held()
 }
 
-/// Replaces the password under load. No lock is lost, and nobody is refused.
+/// Replaces the password under load. No lock is lost, and no call is refused.
 fn no_lock_is_lost(locks: &Locks, mut replace: impl FnMut(&str, &str)) {
     let locks = locks.with(Options::new().lease(LEASE));
     let held = every_kind(&locks).map(|lock| lock.acquire(LONG).unwrap());
@@ -132,7 +132,7 @@ fn no_lock_is_lost(locks: &Locks, mut replace: impl FnMut(&str, &str)) {
     }
 }
 
-/// A call that was under way on a connection that the server has closed.
+/// Allows for a call in progress on a connection that the server closed.
 #[track_caller]
 fn may_be_unknown(outcome: &leasehold::Result<()>) {
     let is_fine = outcome.as_ref().err().is_none_or(Error::may_have_happened);
@@ -145,7 +145,7 @@ fn a_users_password_is_replaced_under_load_on_one_server() {
     let (mut app, vault) = (App::on(&[&server]), Vault::with("0"));
     let locks = Locks::connect_with(&server.url(), vault.settings("app")).unwrap();
     no_lock_is_lost(&locks, |old, new| app.replace(old, new, &vault));
-    // The locks' own connections log in too, and nothing is sent on one that is open.
+    // The locks' own connections log in too, but an open one does not log in again.
     let redis::Value::BulkString(list) = ask(&mut app.0[0], "CLIENT LIST") else {
         unreachable!();
     };
@@ -164,7 +164,7 @@ fn the_password_of_the_default_user_is_replaced_under_load() {
     let locks = Locks::connect_with(&url, vault.settings("")).unwrap();
     no_lock_is_lost(&locks, |_, new| {
         {
-            // No two are valid at a time: who asks meanwhile waits for the new one.
+            // Only one is valid at a time: a connection opened meanwhile waits for the new one.
             let mut password = vault.password.lock();
             ask(&mut admin, &format!("CONFIG SET requirepass {new}"));
             new.clone_into(&mut password);
@@ -174,7 +174,7 @@ fn the_password_of_the_default_user_is_replaced_under_load() {
     });
 }
 
-/// The sentinels want no password, and would refuse the one of the servers.
+/// The sentinels have no password, and would refuse the servers' one.
 #[test]
 fn the_password_of_servers_with_sentinels_is_replaced_under_load() {
     let group = Sentinels::planned(Plan {
@@ -197,13 +197,13 @@ fn the_password_of_a_cluster_is_replaced_under_load() {
         App::on(&cluster.nodes.iter().collect::<Vec<_>>()),
         Vault::with("0"),
     );
-    // Nodes that ask nobody without a password.
+    // Nodes that require a password.
     app.each("ACL SETUSER default -cluster");
     let locks = Locks::connect_with(&cluster.url(), vault.settings("app")).unwrap();
     no_lock_is_lost(&locks, |old, new| app.replace(old, new, &vault));
 }
 
-/// The server refuses the old password before the function returns the new one.
+/// The server rejects the old password before the function returns the new one.
 #[test]
 fn a_lock_outlives_a_password_that_comes_late() {
     let server = Server::start().unwrap();
@@ -220,7 +220,7 @@ fn a_lock_outlives_a_password_that_comes_late() {
         let error = locks.lock("b").try_acquire().unwrap_err();
         format!("{:#}", anyhow::Error::from(error)).contains("WRONGPASS")
     };
-    // The first may meet a connection that the server has closed.
+    // The first call may use a connection that the server has closed.
     assert!(comes_true(is_refused));
     vault.keep("1");
     assert!(is_renewed(&lease));
@@ -242,7 +242,7 @@ fn a_function_that_fails_or_panics_is_the_reason_why_there_is_no_connection() {
     let pool = Pool::builder().login(fails).connect(&server.url());
     let failed = "the function for the login failed: no token: no route";
     assert_eq!(why_not(&pool.unwrap()), failed);
-    // To print where it panicked takes seconds on a busy machine.
+    // Printing a panic's location takes seconds on a busy machine.
     let panics = || panic!("a mistake");
     let patient = Pool::builder().get_timeout(LONG).connect_timeout(LONG);
     let pool = patient.login(panics).connect(&server.url());

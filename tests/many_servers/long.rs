@@ -1,7 +1,7 @@
-//! Many failovers in a row, with holders and waiters at work, whose history is checked afterwards.
+//! Many failovers in a row with holders and waiting threads, whose history is checked afterwards.
 //!
-//! `cargo test --release --test many_servers long:: -- --ignored --nocapture --test-threads 1`: 20 of each way, five minutes. So
-//! many others with `LEASEHOLD_FAILOVERS=200`.
+//! `cargo test --release --test many_servers long:: -- --ignored --nocapture --test-threads 1`: 20
+//! of each way, five minutes. `LEASEHOLD_FAILOVERS=200` sets another number.
 
 use std::{
     env,
@@ -21,7 +21,7 @@ use crate::common::{LONG, MS, Sentinels, sentinels::Plan};
 
 const THREADS: usize = 4;
 
-/// How a master is replaced.
+/// The way to replace a master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Crash,
@@ -32,11 +32,11 @@ pub(crate) fn failovers() -> usize {
     env::var("LEASEHOLD_FAILOVERS").map_or(20, |number| number.parse().unwrap())
 }
 
-/// How long it took from the beginning of a failover.
+/// Times since the start of a failover.
 struct Took {
-    /// Until the next master says that it is one.
+    /// Until the next master reports its role.
     promoted: Duration,
-    /// Until a sentinel names it.
+    /// Until a sentinel reports it.
     named: Duration,
     /// Until it has granted a lock.
     granted: Duration,
@@ -52,7 +52,7 @@ fn fail_over(group: &mut Sentinels, way: Way, options: &Options) -> (Option<Took
                 let lock = connect(&url).lock("a").with(options.clone());
                 work(&lock, &history, &stop);
             });
-            // Each asks the sentinels once a second: not all at the same moment.
+            // Each asks the sentinels once a second; this spreads them.
             thread::sleep(240 * MS);
         }
         let probe = scope.spawn(|| {
@@ -136,7 +136,7 @@ fn run(way: Way, options: &Options) -> usize {
     violations
 }
 
-/// Shorter than a failover takes, so that what was held at its beginning is soon free.
+/// The lease is shorter than a failover, so locks held at its start are soon free.
 fn options() -> Options {
     Options::new().lease(SECOND)
 }
@@ -148,7 +148,8 @@ fn no_two_hold_a_lock_that_a_replica_has_to_have_through_crashes() {
     assert_eq!(run(Way::Crash, &confirmed), 0);
 }
 
-/// With fewer than all, those that follow the deposed master for a moment still confirm what it grants.
+/// With fewer than all, replicas that still follow the deposed master for a moment confirm its
+/// grants.
 #[test]
 #[ignore = "minutes: cargo test --release --test many_servers long:: -- --ignored --nocapture --test-threads 1"]
 fn no_two_hold_a_lock_that_all_replicas_have_to_have_through_planned_failovers() {
@@ -156,9 +157,10 @@ fn no_two_hold_a_lock_that_all_replicas_have_to_have_through_planned_failovers()
     assert_eq!(run(Way::Planned, &confirmed), 0);
 }
 
-/// What a deposed master grants is no lock, and without replicas somebody may believe in it, until all have heard of the next master.
+/// A deposed master's grant is not a lock. Without replicas a holder may rely on one until all have
+/// learned of the next master.
 ///
-/// The lease is so short that nobody is kept out there by a lock whose release is lost.
+/// The lease is so short that a lock whose release is lost blocks no thread there.
 #[test]
 #[ignore = "minutes: LEASEHOLD_FAILOVERS=5 cargo test --test many_servers long::at_most -- --ignored --nocapture"]
 fn at_most_one_in_five_planned_failovers_has_two_holders_at_once_without_replicas() {
@@ -166,7 +168,7 @@ fn at_most_one_in_five_planned_failovers_has_two_holders_at_once_without_replica
     assert!(run(Way::Planned, &short) <= failovers() / 5);
 }
 
-/// What an acquire takes more when a replica has to have it, in the same run and in turns.
+/// The additional time of an acquire with a replica, measured by turns in the same run.
 #[test]
 #[ignore = "seconds: cargo test --release --test many_servers long:: -- --ignored --nocapture --test-threads 1"]
 fn what_an_acquire_takes_that_waits_for_a_replica() {

@@ -1,4 +1,4 @@
-//! Renewals that a master has answered, and of which the next one does not know.
+//! Renewals that a master has acknowledged and its successor does not have.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use crate::common::{
 
 /// Longer than any test.
 const LEASE: Duration = Duration::from_secs(600);
-/// The watchdog renews by itself after a third of this, which is longer than any test.
+/// The watchdog renews after a third of this, which is longer than any test.
 const SHORT: Duration = Duration::from_secs(60);
 const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A group of which only clients reach the master once its gate is shut.
+/// A group; with its gate shut, only clients reach the master.
 fn group() -> Sentinels {
     let plan = Plan {
         gated: true,
@@ -35,7 +35,7 @@ fn wait_until_replicated(group: &Sentinels) {
     assert!(comes_true(|| in_step(&mut conn).unwrap() == 1));
 }
 
-/// Waits for the first connection of the watchdog: when it opens a later one, it renews all leases.
+/// Waits for the watchdog's first connection: when it opens another, it renews all leases.
 fn wait_until_watched(master: &mut Connection) {
     assert!(comes_true(|| tracked_keys(master).unwrap() > 0));
 }
@@ -44,7 +44,7 @@ fn names(leases: &[Lease]) -> Vec<String> {
     leases.iter().map(|lease| lease.name().to_owned()).collect()
 }
 
-/// How long each of these lasts there. A lock that is there has an end.
+/// The remaining time of each on this server. Every existing lock expires.
 fn left(conn: &mut Connection, names: &[String]) -> Vec<Duration> {
     let left = |name| conn.pttl::<_, i64>(format!("lock:{name}")).unwrap();
     let left = names.iter().map(left);
@@ -52,7 +52,7 @@ fn left(conn: &mut Connection, names: &[String]) -> Vec<Duration> {
         .collect()
 }
 
-/// Nearly as long as it has renewed itself for.
+/// Nearly the time that its holder renewed it for.
 fn is_long(left: &Duration) -> bool {
     *left > LEASE * 9 / 10 && *left <= LEASE
 }
@@ -83,7 +83,7 @@ fn what_a_crash_has_taken_the_renewal_of_is_renewed_on_the_new_master_though_nob
     }
 }
 
-/// By one that renews several locks: with the next renewal of any of them.
+/// If it renews several locks: with the next renewal of any of them.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn a_watchdog_that_meets_a_new_master_renews_there_what_the_one_before_was_asked_to_renew() {
@@ -97,7 +97,7 @@ fn a_watchdog_that_meets_a_new_master_renews_there_what_the_one_before_was_asked
             .unwrap();
         Hold::mutex(name, &token).unwrap()
     };
-    // Renewed each four seconds; until a replica is promoted it lasts.
+    // Renewed every four seconds; it lasts until a replica is promoted.
     let often = take("often", SHORT / 5);
     let seldom = take("seldom", SHORT);
     let often: Renewal = watchdog.keep_with(&often, Keep::lease(SHORT / 5)).unwrap();

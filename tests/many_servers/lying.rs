@@ -1,4 +1,4 @@
-//! Sentinels that lag behind, contradict each other, name a replica or nobody, or make no sense.
+//! Sentinels that lag behind, contradict each other, name a replica or no master, or send nonsense.
 
 use std::{
     sync::{
@@ -19,7 +19,7 @@ use crate::common::{
     wait::{at_once, unless_halted},
 };
 
-/// What a fake sentinel says, to be changed.
+/// The answers of a fake sentinel, which a test can change.
 #[derive(Clone, Default)]
 pub(crate) struct Said {
     port: Arc<AtomicU16>,
@@ -36,7 +36,7 @@ impl Said {
         self.by_a_slow_sentinel(Duration::ZERO)
     }
 
-    /// It takes so long for each answer.
+    /// A sentinel that delays each answer.
     fn by_a_slow_sentinel(&self, delay: Duration) -> Fake {
         let said = self.clone();
         Fake::sentinel(move || {
@@ -49,7 +49,7 @@ impl Said {
     }
 }
 
-/// All of them say so.
+/// Changes the answers of all.
 fn all_say(said: &[Said], port: u16, epoch: u64) {
     for one in said {
         one.now(port, epoch);
@@ -63,7 +63,7 @@ pub(crate) fn url(sentinels: &[&Fake]) -> String {
     format!("redis+sentinel://{}/mymaster", hosts.join(","))
 }
 
-/// On which of the servers the next lock is granted.
+/// The servers that grant the next lock.
 fn granted_on(locks: &Locks, name: &str, servers: &[&Server]) -> Vec<usize> {
     let _lease = locks.lock(name).acquire(LONG).unwrap();
     let has = |server: &&Server| {
@@ -93,7 +93,8 @@ fn check_that_a_smaller_config_epoch_is_never_believed() {
     let (one, other) = (first.by_a_sentinel(), second.by_a_sentinel());
     let locks = Locks::connect(&url(&[&one, &other])).unwrap();
     assert_eq!(granted_on(&locks, "a", &[&old, &new]), [1]);
-    // Now both lag behind, and no connection is left: better no lock than one on the master of before.
+    // Now both lag behind, and no connection is left: no lock is granted rather than one by the old
+    // master.
     first.now(old.port(), 6);
     let holder = locks.lock("held").acquire(LONG).unwrap();
     let kill = || -> redis::RedisResult<u64> {
@@ -107,7 +108,7 @@ fn check_that_a_smaller_config_epoch_is_never_believed() {
     };
     thread::sleep(1_100 * MS);
     assert!(kill().unwrap() > 0);
-    // One attempt meets the connection that was cut.
+    // One attempt uses the connection that was cut.
     assert!(locks.lock("b").try_acquire().is_err());
     let refused = locks.lock("b").acquire(1_500 * MS).unwrap_err();
     assert!(text(refused).contains("older configuration"));
@@ -118,12 +119,13 @@ fn check_that_a_smaller_config_epoch_is_never_believed() {
             .exists::<_, bool>("lock:b")
             .unwrap()
     );
-    // One knows better again.
+    // One names the new master again.
     second.now(new.port(), 7);
     assert_eq!(granted_on(&locks, "b", &[&old, &new]), [1]);
 }
 
-/// It says "as before" until the cut is over. The others are asked in turn, and at first.
+/// It keeps naming the old master until the cut is over. The others are asked in turn, and at
+/// first.
 #[test]
 fn a_sentinel_that_is_cut_off_holds_nobody_to_the_old_master() {
     unless_halted(|| {
@@ -146,7 +148,7 @@ fn a_sentinel_that_is_cut_off_holds_nobody_to_the_old_master() {
     });
 }
 
-/// Without the announcement it would be found by the question each second.
+/// Without the announcement, the query each second would find it.
 #[test]
 fn a_failover_that_a_sentinel_announces_is_heard_of_at_once() {
     let servers = [Server::start().unwrap(), Server::start().unwrap()];
@@ -169,7 +171,7 @@ fn a_failover_that_a_sentinel_announces_is_heard_of_at_once() {
     assert!(took.iter().all(|took| *took < limit), "{took:?}");
 }
 
-/// It is not the turn of that sentinel to be asked for five seconds.
+/// That sentinel's next turn is in five seconds.
 #[test]
 fn a_failover_that_was_announced_before_anybody_listened_is_heard_of_at_once() {
     unless_halted(|| {
@@ -179,7 +181,7 @@ fn a_failover_that_was_announced_before_anybody_listened_is_heard_of_at_once() {
         let fakes = said.each_ref().map(Said::by_a_sentinel);
         let locks = Locks::connect(&url(&fakes.each_ref())).unwrap();
         let held = locks.lock("a").acquire(LONG).unwrap();
-        // The third is the last that was asked.
+        // The third was the last to be asked.
         said[2].now(new.port(), 2);
         let announced = Instant::now();
         assert!(comes_true(|| !held.is_held()));
@@ -189,7 +191,7 @@ fn a_failover_that_was_announced_before_anybody_listened_is_heard_of_at_once() {
     });
 }
 
-/// All of them are far away.
+/// All of them are distant.
 #[test]
 fn sentinels_that_take_a_tenth_of_a_second_to_answer_are_heard_each_second() {
     let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
@@ -201,7 +203,7 @@ fn sentinels_that_take_a_tenth_of_a_second_to_answer_are_heard_each_second() {
     assert!(comes_true(|| {
         far.iter().any(|sentinel| sentinel.subscribers() == 1)
     }));
-    // Nothing is announced.
+    // There is no announcement.
     all_say(&said, new.port(), 2);
     let asked = Instant::now();
     assert!(comes_true(|| !held.is_held()));
@@ -209,7 +211,7 @@ fn sentinels_that_take_a_tenth_of_a_second_to_answer_are_heard_each_second() {
     assert!(told_after < 2_000 * MS + SLACK, "{told_after:?}");
 }
 
-/// Others hear of it later, and hold locks that the old master has granted.
+/// Others learn of it later, and hold locks granted by the old master.
 #[test]
 fn a_new_master_grants_nothing_before_all_have_heard_of_it() {
     unless_halted(|| {
@@ -236,7 +238,7 @@ fn a_new_master_grants_nothing_before_all_have_heard_of_it() {
             let told = Instant::now();
             tell(0);
             assert!(comes_true(|| !other.is_held()));
-            // The pool, too.
+            // The pool also waits.
             let tries = scope.spawn(|| {
                 assert!(soon.lock("b").try_acquire().unwrap().is_some());
                 Instant::now()
@@ -251,7 +253,7 @@ fn a_new_master_grants_nothing_before_all_have_heard_of_it() {
     });
 }
 
-/// It has heard of no other master, but others may hold locks that one has granted.
+/// It knows no other master, but other processes may hold locks granted by one.
 #[test]
 fn a_process_that_starts_after_a_failover_grants_nothing_before_all_have_heard_of_it() {
     let server = Server::start().unwrap();
@@ -269,8 +271,8 @@ fn a_process_that_starts_after_a_failover_grants_nothing_before_all_have_heard_o
     assert!(after >= 500 * MS, "{after:?}");
 }
 
-/// Its replicas may have left it for the one that six of seven sentinels have not heard of: it is not the turn of the seventh for
-/// seconds.
+/// Its replicas may have left it for a master that six of seven sentinels do not know yet; the
+/// seventh's turn is seconds away.
 #[test]
 fn a_master_that_has_too_few_replicas_is_in_doubt_and_all_sentinels_are_asked() {
     at_once([0, 1], |replicas| {
@@ -302,7 +304,7 @@ fn a_master_that_has_too_few_replicas_is_in_doubt_and_all_sentinels_are_asked() 
     });
 }
 
-/// Sentinels that were set up anew count their failovers from 0.
+/// Sentinels that were set up again count their epochs from 0.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn sentinels_that_were_set_up_anew_are_believed_when_none_has_named_the_known_master_for_ten_seconds()
@@ -318,7 +320,7 @@ fn sentinels_that_were_set_up_anew_are_believed_when_none_has_named_the_known_ma
         .unwrap()
         .with(Options::new().lease(1_000 * MS));
     assert_eq!(granted_on(&late, "b", &[&old, &new]), [0]);
-    // The same master by another number: new connections are opened to it at once.
+    // The same master in another epoch: new connections to it open at once.
     all_say(&said, old.port(), 0);
     thread::sleep(1_100 * MS);
     let mut kill = redis::cmd("CLIENT");
@@ -328,7 +330,7 @@ fn sentinels_that_were_set_up_anew_are_believed_when_none_has_named_the_known_ma
     assert_eq!(granted_on(&locks, "c", &[&old, &new]), [0]);
     let held = locks.lock("held").acquire(LONG).unwrap();
     thread::sleep(12_000 * MS);
-    // The next failover by the new numbers is found as soon as any other: by who has looked meanwhile.
+    // A process that has asked meanwhile finds the next failover of the new epochs as fast as any.
     let moved = Instant::now();
     all_say(&said, new.port(), 1);
     assert!(comes_true(|| !held.is_held()));
@@ -338,11 +340,11 @@ fn sentinels_that_were_set_up_anew_are_believed_when_none_has_named_the_known_ma
         "{told_after:?}"
     );
     assert_eq!(granted_on(&locks, "d", &[&old, &new]), [1]);
-    // Who has not looked for so long finds all of them changed.
+    // A process that has not asked for so long finds all of them changed.
     assert_eq!(granted_on(&late, "e", &[&old, &new]), [1]);
 }
 
-/// The same configuration at two addresses: who of them has the connections keeps them, until it fails.
+/// The same epoch with two addresses: the one with the connections keeps them until it fails.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn two_sentinels_that_contradict_each_other_send_nobody_to_and_fro() {
@@ -360,7 +362,7 @@ fn two_sentinels_that_contradict_each_other_send_nobody_to_and_fro() {
             granted_on(&locks, &format!("lock-{n}"), &[&one, &other]),
             [0]
         );
-        // As if the sentinel that was asked had died, and the other one were asked.
+        // As if the sentinel that answered had died, and the other one were asked.
         first.now(other.port(), 3);
         thread::sleep(100 * MS);
     }
@@ -368,7 +370,7 @@ fn two_sentinels_that_contradict_each_other_send_nobody_to_and_fro() {
     assert_eq!(granted_on(&locks, "after", &[&other]), [0]);
 }
 
-/// What docs/guarantees.md names beside the commands of a lock's work.
+/// The commands in docs/guarantees.md beyond those of the locks themselves.
 #[test]
 fn the_access_list_of_a_server_that_sentinels_name_needs_its_row() {
     let server = Server::start().unwrap();
@@ -408,14 +410,14 @@ fn a_server_that_is_no_master_gets_no_connection() {
         .connect_timeout(400 * MS)
         .get_timeout(600 * MS);
     let pool = builder.connect(&url(&[&sentinel])).unwrap();
-    // A server that begins to follow another may be silent for a moment.
+    // A server may be silent for a moment when it starts to replicate.
     assert!(comes_true(|| {
         let asked = Instant::now();
         let refused = text(pool.get().unwrap_err());
         assert!(asked.elapsed() < 600 * MS + SLACK);
         refused.contains("is a replica")
     }));
-    // It becomes one while somebody waits.
+    // It becomes one during a wait.
     let locks = Locks::new(&pool).unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| locks.lock("a").acquire(LONG));
@@ -457,7 +459,7 @@ fn what_a_sentinel_cannot_have_meant_is_said_and_nobody_is_connected_to() {
     }
 }
 
-/// Only all of them together say that it is the URL that is wrong.
+/// The URL is wrong only if all of them refuse.
 #[test]
 fn what_some_sentinels_or_nodes_refuse_is_waited_for_while_others_are_not_reached() {
     let refuses = Fake::saying(|_, _| b"-NOAUTH Authentication required.\r\n".to_vec());
@@ -486,7 +488,7 @@ fn what_some_sentinels_or_nodes_refuse_is_waited_for_while_others_are_not_reache
     }
 }
 
-/// Silent ones take their parts, and no more than the call has.
+/// Each silent one takes its share, and together no more than the call's limit.
 #[test]
 fn silent_sentinels_take_no_longer_than_the_call_has() {
     let silent = [(); 3].map(|()| Fake::saying(|_, _| Vec::new()));
@@ -502,7 +504,7 @@ fn silent_sentinels_take_no_longer_than_the_call_has() {
         locks.lock("a").acquire(700 * MS),
         Err(Error::Pool { .. })
     ));
-    // One more attempt to connect is under way at the deadline.
+    // One more attempt to connect is in progress at the deadline.
     assert!(
         asked.elapsed() < 1_100 * MS + SLACK,
         "{:?}",
@@ -510,7 +512,7 @@ fn silent_sentinels_take_no_longer_than_the_call_has() {
     );
 }
 
-/// Where a pool leads.
+/// The port of the pool's server.
 fn port(pool: &Pool) -> u16 {
     let info: String = redis::cmd("INFO")
         .arg("server")
@@ -520,10 +522,10 @@ fn port(pool: &Pool) -> u16 {
     port.unwrap().parse().unwrap()
 }
 
-/// A failover that the sentinels have not told of is none: they are asked once a second.
+/// Only a failover that the sentinels report counts; they are asked once a second.
 #[test]
 fn another_master_is_found_within_two_seconds_of_the_sentinels_saying_so() {
-    // A busy machine is late now and then: who asks too seldom is late each time.
+    // A busy machine is late now and then; a client that asks too seldom is late each time.
     let mut took = Vec::new();
     let is_in_time = (0..5).any(|_| {
         let last = found_after();
@@ -534,7 +536,8 @@ fn another_master_is_found_within_two_seconds_of_the_sentinels_saying_so() {
     assert!(is_in_time, "{took:?}");
 }
 
-/// How long after the sentinels have named another master a holder is told of its loss, and a pool leads there.
+/// Times from the sentinels' naming of another master to the notification of a loss, and to the
+/// pool's new server.
 fn found_after() -> [Duration; 2] {
     let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
     let said = Said::default();
@@ -547,11 +550,11 @@ fn found_after() -> [Duration; 2] {
     thread::sleep(300 * MS);
     let moved = Instant::now();
     said.now(new.port(), 2);
-    // The lock is not there: it is lost, and the holder is told.
+    // The lock does not exist there: it is lost, and the holder is notified.
     assert!(comes_true(|| !held.is_held()));
     let told_after = moved.elapsed();
     assert_eq!(granted_on(&locks, "b", &[&old, &new]), [1]);
-    // This pool has asked at a moment of its own.
+    // This pool asks at its own times.
     assert!(comes_true(|| port(&pool) == new.port()));
     [told_after, moved.elapsed()]
 }

@@ -1,5 +1,5 @@
-//! Nodes of a cluster that say what cannot be, or what is wrong: a `MOVED` corrects it, an error
-//! has the next node asked, and no call takes longer than it has.
+//! Cluster nodes that send impossible or wrong answers: a `MOVED` corrects them, after an error the
+//! next node is asked, and no call exceeds its time limit.
 
 mod held;
 mod redirects;
@@ -19,15 +19,15 @@ use crate::common::{
     wait::{TOO_SLOW, comes_true, unless_halted},
 };
 
-/// How long a call has.
+/// The time limit of a call.
 const LIMIT: Duration = Duration::from_secs(2);
 const SLOTS: u16 = 16_384;
-/// Who goes round without end meets another answer after so many, so that the test ends.
+/// A client in an endless loop gets another answer after this many, so the test ends.
 const ENOUGH: usize = 2_000;
 /// The slot of the lock `a`.
 const SLOT: u16 = 6_035;
 
-/// What the nodes say, to be changed.
+/// The answers of the nodes, which a test can change.
 #[derive(Clone)]
 struct Said(Arc<Mutex<Words>>);
 
@@ -35,7 +35,7 @@ struct Words {
     /// To `CLUSTER SLOTS`.
     slots: String,
     role: &'static str,
-    /// To `SET`, if it is another one.
+    /// To `SET`, if different.
     set: Option<&'static str>,
     /// To everything else.
     rest: String,
@@ -75,7 +75,7 @@ impl Said {
     }
 }
 
-/// The answer to `CLUSTER SLOTS`: the first and the last slot, and the host and port of the master.
+/// The answer to `CLUSTER SLOTS`: first slot, last slot, and the master's host and port.
 fn slots(ranges: &[(u16, u16, &str, u16)]) -> String {
     let range = |(first, last, host, port): &(u16, u16, &str, u16)| {
         let (id, length) = (format!("id-of-{port}"), host.len());
@@ -90,7 +90,7 @@ fn all_at(port: u16) -> String {
     slots(&[(0, SLOTS - 1, "127.0.0.1", port)])
 }
 
-/// The half with the lock `a` is at the first port, the other half at the second.
+/// The half with the lock `a` is on the first port, the other half on the second.
 fn half_at(port: u16, other: u16) -> String {
     slots(&[
         (0, 8_191, "127.0.0.1", port),
@@ -109,14 +109,14 @@ fn master_and_replica_at(master: u16, replica: u16) -> String {
     format!("*1\r\n*4\r\n:0\r\n:{}\r\n{master}{replica}", SLOTS - 1)
 }
 
-/// How often nodes were asked who serves what.
+/// Number of times that nodes were asked for the slot map.
 fn questions(nodes: &[Fake]) -> usize {
     let asked = nodes.iter().flat_map(Fake::asked);
     asked.filter(|name| name == "CLUSTER SLOTS").count()
 }
 
-/// Two nodes that have a half each, answer this to `SET`, and say this of the other's address to
-/// everything else.
+/// Two nodes with half of the slots each. `says` makes an answer from the other's port, for all
+/// commands but a `SET` that `set` answers.
 fn halves(set: Option<&'static str>, says: impl Fn(u16) -> String) -> (Fake, Fake) {
     let (one, other) = (Said::new(""), Said::new(""));
     let (a, b) = (one.by_a_node(), other.by_a_node());
@@ -140,12 +140,12 @@ fn nodes_of(ports: &[u16]) -> Nodes {
     builder().connect(&url_of(ports)).unwrap()
 }
 
-/// For connections that are opened soon or not at all, and calls that may take long.
+/// For connections that open soon or not at all, and calls that may take long.
 fn patient_builder() -> NodesBuilder {
     builder().get_timeout(LONG).io_timeout(LONG)
 }
 
-/// Of those that are counted, none is left out for want of time.
+/// No counted attempt is skipped because of time limits.
 fn patient_nodes_of(ports: &[u16]) -> Nodes {
     let builder = patient_builder().connect_timeout(LONG);
     builder.connect(&url_of(ports)).unwrap()
@@ -161,7 +161,7 @@ fn acquire(nodes: &Nodes) -> Result<bool> {
     Ok(token.is_some())
 }
 
-/// Acquires no lock and fails in time. Says why.
+/// Acquires no lock and fails in time. Returns the error.
 fn refused(nodes: &Nodes) -> Error {
     let asked = Instant::now();
     let error = acquire(nodes).unwrap_err();
@@ -173,7 +173,7 @@ fn text(error: Error) -> String {
     format!("{:#}", anyhow::Error::from(error))
 }
 
-/// So many commands came that are neither a question of ours about the node nor about the cluster.
+/// Number of commands that ask neither about the node nor about the cluster.
 fn attempts(node: &Fake) -> usize {
     let asked = node.asked();
     let is_ours = |name: &&String| !["CLUSTER SLOTS", "INFO", "ROLE"].contains(&name.as_str());
@@ -230,7 +230,7 @@ fn the_next_node_is_asked_when_one_says_nothing_of_use() {
     assert!(acquire(&nodes).unwrap());
 }
 
-/// A call is refused, unless the next node has answered before the call hears of the error.
+/// A call is refused, unless the next node answers before the call gets the error.
 #[test]
 fn after_an_error_the_next_node_is_asked() {
     let gone = free_port().unwrap();
@@ -252,7 +252,7 @@ fn after_an_error_the_next_node_is_asked() {
     }
 }
 
-/// Who is wrong is asked again only after the others.
+/// A node with a wrong answer is asked again only after the others.
 #[test]
 fn a_node_that_only_a_moved_names_is_the_next_to_be_asked() {
     let server = Server::start().unwrap();
@@ -282,7 +282,7 @@ fn a_node_that_is_no_master_gets_no_connection() {
     assert!(comes_true(|| matches!(acquire(&nodes), Ok(true))));
 }
 
-/// A try at the end of the time that a connection may take says nothing new.
+/// An attempt at the end of the connect limit says nothing new.
 #[test]
 fn what_a_node_said_is_told_though_the_last_try_is_too_late() {
     let said = Said::new("+OK\r\n");
@@ -299,7 +299,7 @@ fn what_a_node_said_is_told_though_the_last_try_is_too_late() {
     assert!(refused.contains("is a replica"), "{refused}");
 }
 
-/// They take their parts once.
+/// Each takes its share once.
 #[test]
 fn silent_nodes_take_no_longer_than_the_call_has() {
     unless_halted(|| {
@@ -317,7 +317,7 @@ fn silent_nodes_take_no_longer_than_the_call_has() {
         let first = acquire(&nodes);
         assert!(matches!(first, Ok(true)), "{TOO_SLOW}: {first:?}");
         let asked_before = asked(&knows);
-        // Whoever meets this has the nodes asked again; the two are not waited for once more.
+        // A call that finds this has the nodes asked again, but does not wait for the two again.
         let down = || {
             let answer = redis::parse_redis_value(b"-CLUSTERDOWN no\r\n").unwrap();
             Err::<(), _>(Error::from(answer.extract_error().unwrap_err()))
@@ -328,14 +328,14 @@ fn silent_nodes_take_no_longer_than_the_call_has() {
         assert!(started.elapsed() < LIMIT + SLACK && called > 3, "{called}");
         assert!(asked(&knows) > asked_before);
         for fake in &silent {
-            // Two questions at first, and again where the node that knows was late, as on a busy
-            // machine: thirty if each time.
+            // Two questions at first, and more if the node that knows was late, as on a busy
+            // machine; with a wait each time there would be thirty.
             assert!(asked(fake) <= 14, "{:?}", fake.asked());
         }
     });
 }
 
-/// It takes the connections of a call, so that the call has no time left to ask with.
+/// It occupies the connections of a call, so the call has no time left to ask.
 #[test]
 fn while_a_master_is_silent_the_others_are_asked_who_has_its_place() {
     let (silent, now) = (Fake::saying(|_, _| Vec::new()), Server::start().unwrap());

@@ -1,4 +1,4 @@
-//! Locks where there is more than one server: Sentinel, replicas, Redis Cluster.
+//! Locks on more than one server: Sentinel, replicas, Redis Cluster.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -38,5 +38,5 @@ fn connect(url: &str) -> Locks {
     Locks::connect(url).unwrap()
 }
 
-/// A lease that outlasts a failover.
+/// A lease longer than a failover.
 const LEASE: Duration = Duration::from_secs(10);

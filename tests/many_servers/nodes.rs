@@ -1,4 +1,4 @@
-//! A connection to whichever master has a key, on a real cluster.
+//! Connections to the master of a key, on a real cluster.
 
 use std::{
     collections::HashSet,
@@ -26,7 +26,7 @@ fn port_of(conn: &mut PooledConnection) -> u16 {
 fn a_connection_leads_to_the_master_of_its_key_also_after_failovers() {
     let cluster = Cluster::planned(Duration::from_secs(3), false).unwrap();
     let nodes = patient_nodes(&cluster);
-    // Where connections lead, if that is where most nodes say.
+    // The ports that connections lead to, if most nodes agree with them.
     let masters = || -> Option<HashSet<u16>> {
         let leads = |n| {
             let name = format!("lock-{n}");
@@ -39,10 +39,10 @@ fn a_connection_leads_to_the_master_of_its_key_also_after_failovers() {
     assert!(comes_true(
         || masters().is_some_and(|ports| ports.len() == 3)
     ));
-    // Planned: no connection breaks, and the first that is used says where the lock has gone.
+    // Planned: no connection breaks, and the first one used learns the lock's new master.
     let held = |n: usize| {
         let name = format!("held-{n}");
-        // It outlasts a failover that is tried again and again.
+        // Longer than repeated failovers.
         let lease = 3 * LONG;
         let acquire =
             |conn: &mut redis::Connection| acquire_lock_with_timeout(conn, &name, MS, lease);
@@ -59,14 +59,14 @@ fn a_connection_leads_to_the_master_of_its_key_also_after_failovers() {
                 .unwrap()
         );
     }
-    // Most nodes may hear of it later than who was told by the old master.
+    // Most nodes may learn of it later than the client that the old master redirected.
     let port = cluster.nodes[now].port();
     assert!(comes_true(
         || masters().is_some_and(|ports| ports.contains(&port))
     ));
 }
 
-/// Without `run`: the pool learns from what its borrower was told.
+/// Without `run`: the pool learns from the error that its borrower got.
 #[test]
 fn after_one_refusal_the_next_connection_leads_to_who_has_the_lock_now() {
     unless_halted(|| {
@@ -82,12 +82,12 @@ fn after_one_refusal_the_next_connection_leads_to_who_has_the_lock_now() {
         cluster
             .fail_over(cluster.master_of("lock:a").unwrap())
             .unwrap();
-        // Nodes that have not heard of it would be believed, were they asked after the refusal.
+        // A node that does not know of it yet would be believed if it were asked after the refusal.
         cluster.wait_until_whole().unwrap();
-        // A map that is ten seconds old is asked for anew, and nobody is refused.
+        // A map that is ten seconds old is fetched again, without any refusal.
         assert!(asked.elapsed() < Duration::from_secs(9), "{TOO_SLOW}");
         assert!(matches!(acquire(), Err(Error::Redis { .. })));
-        // The nodes have a quarter of a second to say who has it; then it is asked for where it was.
+        // The nodes have a quarter of a second to name the master; then the old one is asked.
         let next = acquire();
         assert!(matches!(next, Ok(true)), "{TOO_SLOW}: {next:?}");
     });
@@ -97,7 +97,7 @@ fn after_one_refusal_the_next_connection_leads_to_who_has_the_lock_now() {
 fn a_pool_of_a_cluster_is_refused_and_the_words_say_what_to_take() {
     let refused = [
         Pool::connect("redis+cluster://127.0.0.1:7000").map(drop),
-        // Without TLS the error names that feature.
+        // Without TLS the error names the feature.
         #[cfg(feature = "tls-rustls")]
         Pool::builder()
             .connect("rediss+cluster://127.0.0.1:7000")

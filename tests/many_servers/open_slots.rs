@@ -1,5 +1,5 @@
-//! The plain functions by `Nodes::run` on a slot that stays open between two masters, opened at
-//! both ends or at one.
+//! The plain functions with `Nodes::run` on a slot that stays open between two masters, at both
+//! ends or at one.
 
 use std::{
     fmt::Debug,
@@ -17,11 +17,11 @@ use crate::common::{Cluster, LONG, MS, Resharding, SLACK, cluster::shared};
 
 const GET: Duration = Duration::from_millis(500);
 
-/// A slot of the shared cluster that is on its way from its first master to the next one.
+/// A slot of the shared cluster that is migrating from its first master to the next one.
 struct Open {
     cluster: Arc<Cluster>,
     nodes: Nodes,
-    /// For calls that are refused when their time is over.
+    /// For calls that are refused at their time limit.
     hasty: Nodes,
     tag: String,
     slot: u16,
@@ -67,7 +67,7 @@ impl Open {
         resharding.close(&[self.slot]).unwrap();
     }
 
-    /// One end alone is told of it.
+    /// Opens the slot only at the source.
     fn open_at_the_source(&mut self) {
         let target = self.cluster.id(1);
         let told = redis::cmd("CLUSTER")
@@ -99,7 +99,7 @@ impl Open {
     }
 }
 
-/// Whatever becomes of the test, others find the slot where it was.
+/// Restores the slot for other tests, also after a panic.
 impl Drop for Open {
     fn drop(&mut self) {
         let slot = [self.slot];
@@ -111,7 +111,7 @@ impl Drop for Open {
     }
 }
 
-/// Refused by one of these words, in time.
+/// Refused in time, with one of these words.
 fn is_refused<T: Debug>(words: &[&str], call: impl FnOnce() -> Result<T>) {
     let asked = Instant::now();
     let error = call().unwrap_err();
@@ -178,7 +178,7 @@ fn a_slot_that_is_open_at_one_end_only_keeps_what_is_held_and_hangs_nobody() {
     }
     assert!(open.release(lock, &token).unwrap());
     open.resharding().call_off(&[open.slot]).unwrap();
-    // The node that has the slot knows of nothing, and serves it.
+    // The owner of the slot does not know, and serves it.
     open.open_at_the_target();
     let token = open.acquire(free).unwrap().unwrap();
     assert!(open.release(free, &token).unwrap());

@@ -1,4 +1,4 @@
-//! The book's functions, and what writes under a lock, by connections of a cluster's nodes.
+//! The book's functions, and writes under a lock, on connections to a cluster's nodes.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ fn what_is_written_under_a_lock_has_to_share_its_tag_and_else_nothing_is_done() 
             code(commit_while_held::<Value>(conn, TAGGED, &token, both)),
             refused
         );
-        // Whether it is watched, or only written.
+        // Both for a watched key, and for one that is only written.
         let written = transaction_while_held(conn, TAGGED, &token, &[], |_, pipe| {
             both(pipe);
             Ok(())

@@ -1,4 +1,4 @@
-//! A URL for one server that leads to one of several.
+//! A URL for a single server that leads to one of several.
 
 use leasehold::{
     Error, Locks, Pool, Result, acquire_lock_with_timeout, list_item, list_item_with_lock,
@@ -39,14 +39,14 @@ fn a_plain_url_of_a_cluster_says_what_it_has_met_and_which_url_to_use() {
     }
 }
 
-/// On each node, so that each function meets a key of another one, or keys of two slots of its own.
+/// On each node, so each function has a key of another node or keys in two of its slots.
 #[test]
 fn the_market_refuses_a_cluster_and_leaves_nothing_there() {
     let cluster = shared();
     for node in &cluster.nodes[..3] {
         let conn = &mut node.connection().unwrap();
         for user in 0..12 {
-            // Of what this node has, all that a trade wants.
+            // All that a trade needs of this node's keys.
             let _ = conn.sadd::<_, _, ()>(inventory_key(&user.to_string()), "sword");
             let _ = conn.hset::<_, _, _, ()>(user_key(&user.to_string()), "funds", 100);
             let _ = conn.zadd::<_, _, _, ()>(MARKET, format!("shield.{user}"), 5);

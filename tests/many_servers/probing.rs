@@ -1,4 +1,4 @@
-//! What `Locks::probe` says of a group of servers.
+//! `Locks::probe` on groups of servers.
 
 use leasehold::{Locks, Probe, Severity};
 use redis::Commands;
@@ -14,7 +14,7 @@ fn probe(url: &str) -> Probe {
     Locks::connect(url).unwrap().probe().unwrap()
 }
 
-/// Expects this severity, and these words in what was found.
+/// Asserts the severity, and that these words are in the finding.
 #[track_caller]
 fn says(probe: &Probe, topic: &str, severity: Severity, words: &str) {
     let found = probe.finding(topic).unwrap();
@@ -113,7 +113,7 @@ fn a_shard_that_is_gone_and_slots_that_nobody_serves() {
     for gone in [other, other + 3] {
         cluster.nodes[gone].kill().unwrap();
     }
-    // Until then each node has the word that all is well.
+    // Until then each node believes that all is well.
     assert!(comes_true(|| {
         let Ok(found) = Locks::connect(&url).unwrap().probe() else {
             return false;

@@ -19,7 +19,7 @@ use crate::common::{
     wait::calls,
 };
 
-/// A master, and replicas that get what it has by a gate.
+/// A master with replicas that replicate through a gate.
 struct Replicated {
     master: Server,
     replicas: Vec<Server>,
@@ -104,7 +104,7 @@ fn granted_means_that_so_many_replicas_have_it() {
         .with(Options::new().fencing(false));
     let _lease = unfenced.acquire(LONG).unwrap();
     assert!(exists(&mut replicas[0], "bare") && exists(&mut replicas[1], "bare"));
-    // One more than there are.
+    // One more than exist.
     let three = Options::new().replicas(3, 500 * MS);
     let lock = group.locks(3).lock("a").with(three);
     // Both may be late.
@@ -138,7 +138,7 @@ fn what_too_few_have_is_no_grant_keeps_others_out_and_is_given_back() {
         let waiting = scope.spawn(|| locks.lock("a").acquire(4_000 * MS).map(drop));
         assert!(comes_true(|| exists(&mut conn, "a")));
         let token: String = conn.get("lock:a").unwrap();
-        // Tried again, and by the same token all the time.
+        // Retried, always with the same token.
         while asked.elapsed() < 700 * MS {
             assert_eq!(
                 conn.get::<_, Option<String>>("lock:a").unwrap().as_ref(),
@@ -153,7 +153,7 @@ fn what_too_few_have_is_no_grant_keeps_others_out_and_is_given_back() {
     assert!(asked.elapsed() >= 4_000 * MS && asked.elapsed() < 5_500 * MS + SLACK);
 }
 
-/// The caller may end its process when it gets the error.
+/// The caller may exit when it gets the error.
 #[test]
 fn what_too_few_have_is_given_back_before_the_caller_is_told() {
     let group = Replicated::start(1);
@@ -222,7 +222,7 @@ fn an_end_that_replicas_have_not_confirmed_is_none() {
         "{why:?}"
     );
     assert!(is_too_few(&lease.renew(LONG)) && lease.remaining() < 4_000 * MS);
-    // They come back in time.
+    // They return in time.
     group.gate.open();
     assert!(comes_true(|| lease.state() == RenewalState::Held));
     assert!(lease.is_held() && shut.elapsed() < 4_000 * MS + SLACK);
@@ -243,12 +243,12 @@ fn to_ask_for_replicas_takes_no_round_trip_and_one_command_a_batch() {
     let proxy = Proxy::in_front_of(&group.master).unwrap();
     let locks = Locks::connect(&proxy.url()).unwrap();
     let confirmed = locks.with(Options::new().replicas(1, 100 * MS).lease(LONG));
-    // Long enough for all connections to be opened.
+    // Long enough for all connections to open.
     let warm = confirmed.lock("warm").acquire(LONG).unwrap();
     thread::sleep(500 * MS);
     drop(warm);
     let (lease, mut traffic) = proxy.traffic_of(|| confirmed.lock("a").acquire(LONG).unwrap());
-    // Unless the machine is so busy that one is opened meanwhile.
+    // Unless the machine is so busy that one opens meanwhile.
     let all = traffic.commands.len();
     (traffic.commands).retain(|command| command == "EVALSHA" || command == "WAIT");
     assert_eq!(traffic.commands, ["EVALSHA", "WAIT"]);
@@ -263,7 +263,7 @@ fn to_ask_for_replicas_takes_no_round_trip_and_one_command_a_batch() {
     };
     assert!(!has_waited(&|| lease.verify().unwrap()));
     assert!(has_waited(&|| lease.renew(LONG).unwrap()));
-    // A release waits for nobody. It is asked while there are no other leases whose renewals wait.
+    // A release does not wait for replicas. Measured while no other lease has a renewal due.
     let ((), traffic) = proxy.traffic_of(|| lease.release().unwrap());
     let waits = |command: &String| command == "WAIT";
     assert!(
@@ -271,7 +271,7 @@ fn to_ask_for_replicas_takes_no_round_trip_and_one_command_a_batch() {
         "{:?}",
         traffic.commands
     );
-    // Those that end together are renewed together.
+    // Leases that end together are renewed together.
     let short = confirmed.with(Options::new().lease(1_500 * MS));
     let kept: Vec<_> = (0..50)
         .map(|n| short.lock(&n.to_string()).acquire(LONG).unwrap())
@@ -297,7 +297,7 @@ fn a_guard_ends_so_much_sooner_as_a_clock_may_be_ahead() {
     let group = Sentinels::start().unwrap();
     let watched = Locks::connect(&group.url()).unwrap();
     let single = Locks::connect(&group.servers[0].url()).unwrap();
-    // By how much sooner than after its ten seconds.
+    // The time by which it ends before its ten seconds.
     let sooner = |lock: Lock| {
         let left = lock.acquire(LONG).unwrap().remaining();
         (10_000 * MS).saturating_sub(left)
@@ -315,7 +315,7 @@ fn a_guard_ends_so_much_sooner_as_a_clock_may_be_ahead() {
             .with(Options::new().clock_skew(2_000 * MS)),
     );
     assert!(told >= 2_000 * MS && told < 2_000 * MS + SLACK, "{told:?}");
-    // Also after a renewal, and of a short lease no more than a tenth.
+    // Also after a renewal; for a short lease no more than a tenth.
     let short = watched.lock("d").with(Options::new().lease(300 * MS));
     let lease = short.acquire(LONG).unwrap();
     let started = Instant::now();
@@ -328,7 +328,7 @@ fn a_guard_ends_so_much_sooner_as_a_clock_may_be_ahead() {
     assert!(lease.remaining() <= 9_970 * MS);
 }
 
-/// What a crash can lose: the reason for all of this.
+/// The loss that replicas prevent.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn a_crash_gives_a_lock_whose_write_was_lost_to_another_unless_replicas_had_to_have_it() {
@@ -357,7 +357,7 @@ fn a_crash_gives_a_lock_whose_write_was_lost_to_another_unless_replicas_had_to_h
     assert!(next.is_held());
     assert!(second.lock("kept").try_acquire().unwrap().is_none());
     assert!(kept.is_held());
-    // It is told as soon as the new master was asked.
+    // Its holder is notified as soon as the new master answers.
     assert!(comes_true(|| !lost.is_held()));
     assert!(second.lock("refused").try_acquire().unwrap().is_some());
 }

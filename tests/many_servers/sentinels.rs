@@ -1,4 +1,4 @@
-//! One group of sentinels, undisturbed, or with one sentinel that is silent, dead or wants a password.
+//! A Sentinel group without faults, or with one sentinel that is silent, dead or needs a password.
 
 use std::{
     process::Command,
@@ -19,7 +19,7 @@ use crate::common::{
     wait::calls,
 };
 
-/// A group in which no busy machine brings about a failover.
+/// A group in which a busy machine causes no failover.
 fn steady() -> Plan {
     Plan {
         down_after: Duration::from_secs(30),
@@ -32,7 +32,7 @@ fn by_a_url_of_sentinels_everything_works_that_works_on_one_server() {
     let group = Sentinels::planned(steady()).unwrap();
     let pool = Pool::connect(&group.url()).unwrap();
     let mut conn = pool.get().unwrap();
-    // Plain functions, and what they are for.
+    // The plain functions.
     let token = acquire_lock_with_timeout(&mut conn, "a", MS, LONG)
         .unwrap()
         .unwrap();
@@ -51,16 +51,16 @@ fn by_a_url_of_sentinels_everything_works_that_works_on_one_server() {
             .unwrap()
             .is_bought()
     );
-    // A recipe, kept by a watchdog.
+    // A recipe, renewed by a watchdog.
     let watchdog = Watchdog::start(&pool).unwrap();
     let lease = 6_000 * MS;
     let hold = take(&mut conn, "kept", lease).unwrap();
     let renewal = watchdog.keep(&hold, lease).unwrap();
-    // Not the end that it has at once, and no renewal that comes at once.
+    // A later end than now, and not from an immediate renewal.
     let later = Instant::now() + lease + 1_000 * MS;
     assert!(comes_true(|| Instant::now() + renewal.remaining() > later));
     assert!(renewal.is_held());
-    // Guards, a waiter among them.
+    // Guards, one of them after a wait.
     let locks = Locks::new(&pool).unwrap();
     for lock in every_kind(&locks) {
         let lease = lock.acquire(LONG).unwrap();
@@ -120,7 +120,7 @@ fn a_database_and_a_password_of_the_servers_are_taken_from_the_url() {
     );
 }
 
-/// None of these will be right later: not one waits for that.
+/// None of these can become right, so no wait continues.
 #[test]
 fn a_url_that_leads_to_the_wrong_kind_of_server_ends_a_wait_at_once_and_is_told_the_right_one() {
     let group = Sentinels::planned(steady()).unwrap();
@@ -235,7 +235,7 @@ fn sentinels_that_want_a_password_get_it_by_the_url_or_the_builder() {
     ));
 }
 
-/// One that is silent is asked first: it costs its part of the time to connect, once.
+/// The silent one is asked first: it costs its share of the connect limit, once.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn a_frozen_sentinel_costs_its_limit_once_and_no_call_its_deadline() {
@@ -244,11 +244,11 @@ fn a_frozen_sentinel_costs_its_limit_once_and_no_call_its_deadline() {
     let locks = Locks::connect(&group.url()).unwrap();
     let asked = Instant::now();
     let lease = locks.lock("a").acquire(2_000 * MS).unwrap();
-    // A quarter of the two seconds that connecting may take.
+    // A quarter of the two seconds for a connect.
     let first = asked.elapsed();
     assert!(first >= 400 * MS && first < 500 * MS + SLACK, "{first:?}");
     lease.release().unwrap();
-    // By now it is known who answers; connections are opened, and sentinels asked each second.
+    // Now the silent one is known; connections are opened, and the sentinels asked each second.
     let mut slowest = Duration::ZERO;
     let started = Instant::now();
     while started.elapsed() < 2_500 * MS {
@@ -257,7 +257,7 @@ fn a_frozen_sentinel_costs_its_limit_once_and_no_call_its_deadline() {
         slowest = slowest.max(asked.elapsed());
         thread::sleep(20 * MS);
     }
-    // A sentinel that is asked in vain would cost half a second each time.
+    // Asking the silent sentinel would cost half a second each time.
     assert!(slowest < 400 * MS, "{slowest:?}");
     group.watching[0].thaw().unwrap();
 }

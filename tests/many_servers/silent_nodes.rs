@@ -1,4 +1,5 @@
-//! Nodes that are frozen, dead, or cut off: no call takes longer than it has, and those of other shards do not wait.
+//! Nodes that are frozen, dead or cut off: no call exceeds its time limit, and calls to other
+//! shards do not wait.
 
 use std::{
     sync::Mutex,
@@ -15,7 +16,8 @@ const GET: Duration = Duration::from_millis(800);
 const IO: Duration = Duration::from_millis(400);
 const LEASE: Duration = Duration::from_secs(5);
 
-/// Takes and releases locks of one shard until it is over. Says how long the longest call took, and how many were granted.
+/// Acquires and releases locks of one shard until stopped. Returns the longest call and the number
+/// of grants.
 fn work(nodes: &Nodes, tag: &str, over: &AtomicBool) -> (Duration, usize) {
     let (mut longest, mut granted) = (Duration::ZERO, 0);
     let mut n = 0;
@@ -55,7 +57,7 @@ fn no_call_takes_longer_than_it_has_while_a_master_is_frozen_and_another_is_kill
         }
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             thread::sleep(200 * MS);
-            // Shorter than what the nodes notice: the other shards go on.
+            // Shorter than the nodes notice: the other shards continue.
             cluster.nodes[0].freeze().unwrap();
             thread::sleep(700 * MS);
             cluster.nodes[0].thaw().unwrap();
@@ -75,7 +77,7 @@ fn no_call_takes_longer_than_it_has_while_a_master_is_frozen_and_another_is_kill
         assert!(longest < GET + IO + SLACK, "shard {shard}: {longest:?}");
         assert!(granted > 20, "shard {shard}: {granted}");
     }
-    // All shards are there again, at their new masters.
+    // All shards are back, with new masters.
     for (tag, master) in tags.iter().zip([0, 4, 5]) {
         let name = &format!("{{{tag}}}after");
         let token = nodes.run(name, |conn| {
@@ -86,8 +88,9 @@ fn no_call_takes_longer_than_it_has_while_a_master_is_frozen_and_another_is_kill
     }
 }
 
-/// A plain function asks once. What it is granted by a master that was silent for long is no lock where another has its place, and
-/// a replica that is asked for says so: the master that comes back has none.
+/// A plain function sends its command once. A master that was silent for long may grant it although
+/// it was replaced. With a required replica the call is refused, because the returning master has
+/// none.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn what_a_silent_master_grants_to_a_plain_function_is_refused_where_a_replica_has_to_have_it() {

@@ -1,4 +1,4 @@
-//! A watchdog on a cluster: locks of every shard are kept, whatever becomes of one.
+//! A watchdog on a cluster: locks of every shard stay renewed, whatever happens to one shard.
 
 use std::{
     thread,
@@ -29,7 +29,7 @@ fn kept(nodes: &Nodes, watchdog: &Watchdog, name: &str, lease: Duration) -> (Tok
     (token, renewal)
 }
 
-/// Under a name of its own for each shard of the shared cluster.
+/// A separate name for each shard of the shared cluster.
 fn names(cluster: &Cluster, begins: &str) -> [String; 3] {
     [0, 1, 2].map(|master| format!("{{{}}}", cluster.tag(master, begins).unwrap()))
 }
@@ -54,7 +54,7 @@ fn a_lock_of_each_shard_outlives_its_lease_until_it_is_stopped() {
                 .unwrap()
         );
     }
-    // Of any kind, and not what is somebody else's.
+    // Of any kind, except another holder's.
     let (owner, token) = (Owner::current_thread(), Token::random());
     let strange = Hold::mutex(&names[0], &token).unwrap();
     let refused = watchdog.keep(&strange, LEASE).unwrap_err();
@@ -141,12 +141,12 @@ fn a_lock_outlives_failovers_of_its_shard_and_a_silent_one_delays_no_other() {
         .unwrap();
     let watchdog = Watchdog::on_nodes(&nodes);
     let names = names(&cluster, "dog");
-    // It outlasts a crash, which is found out after a second and some.
+    // Longer than a crash, which takes over a second to be noticed.
     let long = 9_000 * MS;
     let held = names
         .each_ref()
         .map(|name| kept(&nodes, &watchdog, name, long));
-    // A replica may still be about to get all that its master has.
+    // A replica may not have all of its master's data yet.
     for node in &cluster.nodes[..2] {
         let mut conn = node.connection().unwrap();
         assert!(comes_true(|| in_step(&mut conn).unwrap() == 1));
@@ -161,7 +161,7 @@ fn a_lock_outlives_failovers_of_its_shard_and_a_silent_one_delays_no_other() {
     }
     assert!(asked.elapsed() < long / 2 + SLACK);
 
-    // For less than it takes the nodes to notice: from then on none of them does anything until a
+    // Shorter than the nodes need to notice: after that none of them serves anything until a
     // replica has taken over.
     let short = 900 * MS;
     let (_, kept_meanwhile) = kept(&nodes, &watchdog, &format!("{}short", names[2]), short);

@@ -1,11 +1,11 @@
-//! The gates before the nodes of a cluster: for clients and replicas, and for the messages among the nodes.
+//! The gates in front of a cluster's nodes: one for clients and replicas, one for the cluster bus.
 
 use super::{Cluster, bus_port};
 use crate::common::Gate;
 
 impl Cluster {
-    /// From now on this node and the others hear nothing of each other, and no replica gets anything from it. Clients reach it. For
-    /// a cluster with gates of both kinds.
+    /// From now on this node and the others do not hear each other, and no replica receives data
+    /// from it. Clients still reach it. Needs gates of both kinds.
     pub fn cut_off(&self, node: usize) {
         for (at, gate) in self.bus_gates.iter().enumerate() {
             if at == node {
@@ -19,7 +19,7 @@ impl Cluster {
         }
     }
 
-    /// All reach each other again.
+    /// Restores all connections.
     pub fn open_gates(&self) {
         self.bus_gates
             .iter()
@@ -27,7 +27,7 @@ impl Cluster {
             .for_each(Gate::open);
     }
 
-    /// Tells a node that was just started by which ports the others are to reach it.
+    /// Makes a new node announce the ports of its gates.
     pub(super) fn announce_gates(&self, node: usize) -> anyhow::Result<()> {
         let mut announced = Vec::new();
         if let Some(gate) = self.gates.get(node) {
@@ -45,7 +45,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The port at which the others reach a node with their messages.
+    /// The cluster bus port that a node announces.
     pub(super) fn announced_bus(&self, node: usize) -> u16 {
         match self.bus_gates.get(node) {
             Some(gate) => gate.port(),

@@ -1,4 +1,4 @@
-//! The threads of the proxy: for each connection one that forwards requests and one that delivers replies.
+//! The proxy's threads: for each connection one forwards requests and one delivers replies.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +20,7 @@ use super::{
     resp::{command_name, frame_length, is_push},
 };
 
-/// What the proxy and its threads share.
+/// Shared by the proxy and its threads.
 pub(super) struct Shared {
     server: SocketAddr,
     stopping: AtomicBool,
@@ -32,11 +32,11 @@ pub(super) struct Shared {
     pub(super) fault_happened: Condvar,
 }
 
-/// One client's connection and its own to the server.
+/// A client's connection and the matching one to the server.
 struct Link {
     client: TcpStream,
     server: TcpStream,
-    /// From which the server sees it come.
+    /// The client port that the server sees.
     port: u16,
     owed: Mutex<Owed>,
     answered: Condvar,
@@ -44,9 +44,9 @@ struct Link {
 
 #[derive(Default)]
 struct Owed {
-    /// Commands that came and whose replies have not been sent off.
+    /// Commands received whose replies have not been delivered.
     replies: usize,
-    /// What is to be done with the reply to each command that the server has.
+    /// The planned handling of each reply that the server owes.
     answers: VecDeque<Planned>,
 }
 
@@ -70,7 +70,7 @@ impl Shared {
         }
     }
 
-    /// Closes all connections. The thread that accepts at this address wakes up and ends.
+    /// Closes all connections and stops the thread that accepts at this address.
     pub(super) fn stop(&self, accepting: SocketAddr) {
         self.stopping.store(true, Ordering::SeqCst);
         for link in self.links.lock().drain(..) {
@@ -84,7 +84,7 @@ impl Shared {
             if self.stopping.load(Ordering::SeqCst) {
                 return;
             }
-            // A server that is down is a connection that closes.
+            // If the server is down, the client's connection closes.
             let _ = client.and_then(|client| self.link(client));
         }
     }
@@ -104,7 +104,7 @@ impl Shared {
         for run in [Self::forward_requests, Self::deliver_replies] {
             let (shared, link) = (Arc::clone(self), Arc::clone(&link));
             thread::spawn(move || {
-                // What runs in between may panic: the test fails then, and does not hang.
+                // The closure of a fault may panic: then the test fails instead of hanging.
                 if catch_unwind(AssertUnwindSafe(|| run(&shared, &link))).is_err() {
                     shared.failed();
                 }
@@ -118,7 +118,7 @@ impl Shared {
         let (mut unread, mut burst) = (Vec::new(), Vec::new());
         while read_more(&link.client, &mut unread)? {
             burst.append(&mut take_frames(&mut unread));
-            // What the client sent at once is one burst, in however many pieces it comes.
+            // A client's single write is one burst, even if it arrives in several pieces.
             if !unread.is_empty() {
                 continue;
             }
@@ -132,7 +132,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Forwards a request, or lets go wrong what is to go wrong at it. True if nothing after it is to be forwarded.
+    /// Forwards a request or injects its fault. True if nothing after it may be forwarded.
     fn was_last(&self, link: &Link, request: &[u8]) -> io::Result<bool> {
         let mut planned = Planned::default();
         let mut to_forward = request;
@@ -241,7 +241,7 @@ impl Link {
         (&self.server).write_all(request)
     }
 
-    /// Counts the reply as delivered before it is: the client may answer it at once.
+    /// Counts the reply as delivered before it is sent: the client may react at once.
     fn next_answer(&self) -> Planned {
         let mut owed = self.owed.lock();
         owed.replies = owed.replies.saturating_sub(1);
@@ -293,7 +293,7 @@ fn take_frames(unread: &mut Vec<u8>) -> Vec<Vec<u8>> {
     frames
 }
 
-/// What the server gets instead of a command that is refused: it aborts a transaction as the refusal would.
+/// Sent to the server instead of a refused command: it aborts a transaction as the refusal would.
 fn stand_in(request: &[u8]) -> &'static [u8] {
     if command_name(request) == "EXEC" {
         b"*1\r\n$7\r\nDISCARD\r\n"

@@ -1,6 +1,7 @@
-//! As much of the Redis protocol as the proxy needs: where a request or a reply ends, and a request's name.
+//! The parts of the Redis protocol that the proxy needs: the end of a request or a reply, and a
+//! request's name.
 
-/// The length of the request or reply that the bytes begin with, or `None` if its end has not come yet.
+/// The length of the first request or reply in the bytes, or `None` if it is incomplete.
 pub fn frame_length(bytes: &[u8]) -> Option<usize> {
     let line = line_length(bytes)?;
     let number = || number_in(bytes.get(1..line)?);
@@ -23,7 +24,7 @@ pub fn command_name(request: &[u8]) -> String {
     word(request, 0)
 }
 
-/// One of its words, counted from 0, in upper case.
+/// A word of the request in upper case, counted from 0.
 pub fn word(request: &[u8], nth: usize) -> String {
     let text = || {
         let mut at = line_length(request)?;
@@ -37,7 +38,7 @@ pub fn word(request: &[u8], nth: usize) -> String {
     String::from_utf8_lossy(text().unwrap_or_default()).to_uppercase()
 }
 
-/// Whether a reply answers no command: a push, or a message to a subscriber.
+/// True for a reply that answers no command: a push, or a message to a subscriber.
 pub fn is_push(reply: &[u8]) -> bool {
     [&b">"[..], b"*3\r\n$7\r\nmessage", b"*4\r\n$8\r\npmessage"]
         .iter()

@@ -1,4 +1,4 @@
-//! One sentinel, a process of its own.
+//! One sentinel process.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::{FORM_LIMIT, MASTER, Plan};
 use crate::common::server::{Port, find_binary, free_port, signal};
 
-/// One sentinel.
+/// A running sentinel.
 pub struct Sentinel {
     process: Child,
     port: Port,
@@ -64,7 +64,7 @@ impl Sentinel {
         self.port.number()
     }
 
-    /// A connection that may ask.
+    /// An authenticated connection.
     pub fn connection(&self) -> anyhow::Result<Connection> {
         let user = self
             .password
@@ -76,7 +76,7 @@ impl Sentinel {
         Ok(conn)
     }
 
-    /// Lets it answer nothing until [`thaw`](Self::thaw).
+    /// Stops the process until [`thaw`](Self::thaw).
     pub fn freeze(&self) -> anyhow::Result<()> {
         signal(self.process.id(), "STOP")
     }
@@ -91,7 +91,7 @@ impl Sentinel {
         Ok(())
     }
 
-    /// The port of the master, as it says.
+    /// The port of the master that this sentinel reports.
     pub fn port_of_master(&self) -> anyhow::Result<u16> {
         let (_, port): (String, u16) = redis::cmd("SENTINEL")
             .arg("GET-MASTER-ADDR-BY-NAME")

@@ -1,7 +1,8 @@
-//! Ports for the servers of the tests.
+//! Ports for test servers.
 //!
-//! Whoever had a connection to a server that has ended goes on knocking at its port for a while. So no port is given twice before some
-//! hundreds of others were: a client of an ended test would come to the server of another one. Each process has blocks of ports of its own.
+//! A client whose server has stopped keeps trying its port for a while, and would reach another
+//! test's server there. So a port is not reused before some hundreds of others. Each process has
+//! its own blocks of ports.
 
 use std::{
     fmt,
@@ -11,19 +12,20 @@ use std::{
 
 use anyhow::{Context, bail};
 
-/// The first port of all blocks. Systems give no port of a block to whoever asks for any port: a proxy or a client of another test could
-/// have it before our server does, and be taken for the server.
+/// The first port of all blocks. They are below the system's ephemeral ports: otherwise a proxy or
+/// client of another test could take the port first, and be taken for the server.
 const FIRST: u16 = 10_000;
-/// How many ports a block has: few, since a program that starts one server takes a block as well, and a hundred of them may run at once.
+/// Ports per block. Small, because each program takes at least one block, even for one server, and
+/// a hundred may run at once.
 const SIZE: u16 = 20;
 const BLOCKS: u16 = 500;
-/// A process that lives for hours begins again with its first ports after so many blocks.
+/// Blocks per process; a process that runs for hours then starts over with its first ports.
 const MOST: usize = 40;
-/// A node of a cluster listens on the port so far above its own as well.
+/// The distance from a cluster node's port to its bus port.
 const BUS: u16 = 10_000;
 
-/// A port that nobody else is given until this is dropped, whether somebody listens on it or not: where a server was killed,
-/// the next test's must not take its place.
+/// A port reserved until this is dropped, whether a server listens on it or not: another test must
+/// not take the port of a killed server.
 #[derive(Debug)]
 pub struct Port(u16);
 
@@ -45,24 +47,24 @@ impl Drop for Port {
     }
 }
 
-/// A port that nobody listens on.
+/// A free port.
 pub fn free_port() -> anyhow::Result<Port> {
     Ok(listener()?.1)
 }
 
-/// Somebody who listens on such a port. Of those that a system gives, one that has ended may be another test's at once.
+/// A listener on such a port. An ephemeral port may be another test's as soon as it is closed.
 pub fn listener() -> anyhow::Result<(TcpListener, Port)> {
     first_with(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok())
 }
 
-/// A port for a node of a cluster.
+/// A port for a cluster node.
 pub fn free_cluster_port() -> anyhow::Result<Port> {
     let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     let both = |port: u16| (is_free(port) && is_free(port + BUS)).then_some(());
     Ok(first_with(both)?.1)
 }
 
-/// The next port with which this can be had, and that.
+/// The next port for which `take` succeeds, and its result.
 fn first_with<T>(take: impl Fn(u16) -> Option<T>) -> anyhow::Result<(T, Port)> {
     with_blocks(|blocks| {
         for _ in 0..usize::from(SIZE) * MOST {
@@ -80,12 +82,12 @@ fn first_with<T>(take: impl Fn(u16) -> Option<T>) -> anyhow::Result<(T, Port)> {
 
 /// The ports of this process.
 struct Blocks {
-    /// The first port of each block, and what keeps other processes from taking the block: a socket that only those bind who look for a
-    /// port here.
+    /// The first port of each block, and the socket that keeps other processes from taking the
+    /// block; only this search binds it.
     claimed: Vec<(u16, UdpSocket)>,
-    /// How many ports were given since it began with the first one.
+    /// Ports given since the last start with the first one.
     given: usize,
-    /// The ports that are in use.
+    /// The ports in use.
     held: Vec<u16>,
 }
 
@@ -116,8 +118,8 @@ impl Blocks {
     }
 }
 
-/// A block that no other process has. Where the search begins is left to chance: a process that begins as another one ends is not to have
-/// the same ports.
+/// A block that no other process has. The search starts at random, so a new process does not get
+/// the ports of one that just exited.
 fn claim() -> Option<(u16, UdpSocket)> {
     let begin = uuid::Uuid::new_v4().as_u128() % u128::from(BLOCKS);
     let begin = u16::try_from(begin).ok()?;

@@ -1,4 +1,4 @@
-//! Hooks that use the locks they are told of, or own one themselves.
+//! Hooks that use the locks of their event, or own one.
 
 use std::{
     cell::Cell,
@@ -26,7 +26,7 @@ thread_local! {
     static IN_A_HOOK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does in each hook whatever can be done, except in those that this itself leads to.
+/// Calls everything in each hook, except in the hooks that these calls cause.
 struct Meddling {
     locks: OnceLock<Locks>,
     calls: AtomicU32,
@@ -105,7 +105,7 @@ fn hooks_may_use_the_locks_they_are_told_of() {
             assert_eq!(storm(&locks.lock("a"), 4, 6), 24);
             let calls = || meddling.calls.load(Ordering::SeqCst);
             assert!(calls() >= 48);
-            // Where a release is the first to find a loss, and where an acquire fails.
+            // A release that notices a loss, and a failed acquire.
             let (lease, before) = (locks.lock("a").acquire(LONG).unwrap(), calls());
             let () = server.connection().unwrap().del("lock:a").unwrap();
             assert!(lease.release().is_err());
@@ -116,7 +116,7 @@ fn hooks_may_use_the_locks_they_are_told_of() {
     });
 }
 
-/// With `RUST_BACKTRACE` to write down a panic takes longer than a lease, and all threads wait for that.
+/// With `RUST_BACKTRACE`, printing a panic takes longer than a lease, and all threads wait for it.
 pub(crate) fn without_words() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -131,7 +131,7 @@ pub(crate) fn without_words() {
     });
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn hooks_on_the_threads_of_the_watchdog() {
     without_words();
@@ -142,7 +142,7 @@ fn hooks_on_the_threads_of_the_watchdog() {
     at_once(cases, |case| case());
 }
 
-/// On the thread that renews, and on the one that calls.
+/// On the renewing thread, and on the calling thread.
 fn hooks_of_the_watchdog_may_use_the_locks_they_are_told_of() {
     at_once(TURNS, |turns| {
         in_time(move || {
@@ -155,7 +155,7 @@ fn hooks_of_the_watchdog_may_use_the_locks_they_are_told_of() {
             let lease = locks.lock("a").acquire(LONG).unwrap();
             thread::sleep(1_700 * MS);
             assert!(lease.is_held());
-            // When it was acquired, and at each renewal. A busy machine makes one of these late.
+            // At the acquire, and at each renewal. A busy machine delays one of these.
             assert!(comes_true(|| meddling.calls.load(Ordering::SeqCst) >= 3));
             let calls = meddling.calls.load(Ordering::SeqCst);
             let () = server.connection().unwrap().del("lock:a").unwrap();
@@ -167,7 +167,7 @@ fn hooks_of_the_watchdog_may_use_the_locks_they_are_told_of() {
     });
 }
 
-/// Panics when it is dropped, and so does what that panics with.
+/// Panics in its `Drop`, and so does its panic payload.
 struct Bomb(u32);
 
 impl Drop for Bomb {
@@ -228,7 +228,8 @@ fn what_a_callback_owns_may_panic_when_the_lease_is_dropped() {
     lease.release().unwrap();
 }
 
-/// Tells of nothing, but keeps something. Says whether it was the watchdog that let go of it last, who must survive it.
+/// Ignores all events, but owns a value. Its `Drop` records whether the watchdog dropped it last;
+/// the watchdog must survive that.
 struct Keeping {
     lease: Option<Lease>,
     by_the_watchdog: mpsc::Sender<bool>,
@@ -250,11 +251,11 @@ fn hooks_may_own_a_lease_that_ends_on_the_thread_of_the_watchdog() {
         in_time(move || {
             let server = Server::start().unwrap();
             let locks = locks(&server, turns);
-            // A busy machine lets the answer come before anybody else has let go.
+            // On a busy machine the answer may come before the other owners have dropped it.
             let is_last =
                 (0..8).any(|_| the_watchdog_is_the_last_to_know_them(&server, &locks, turns));
             assert!(is_last);
-            // The watchdog goes on.
+            // The watchdog still works.
             let short = Options::new().lease(1_500 * MS);
             let renewed = locks.lock("b").with(short).acquire(LONG).unwrap();
             thread::sleep(1_700 * MS);
@@ -263,7 +264,7 @@ fn hooks_may_own_a_lease_that_ends_on_the_thread_of_the_watchdog() {
     });
 }
 
-/// When an answer comes that nobody waited for any more.
+/// An answer arrives that no caller waits for any more.
 fn the_watchdog_is_the_last_to_know_them(server: &Server, locks: &Locks, turns: u32) -> bool {
     let (by_the_watchdog, known) = mpsc::channel();
     let keeping = Keeping {
@@ -277,7 +278,7 @@ fn the_watchdog_is_the_last_to_know_them(server: &Server, locks: &Locks, turns: 
     drop(hasty);
     thread::sleep(50 * MS); // armed
 
-    // A change that is told at once, and a look at it that is answered late.
+    // A change with an immediate notification, and a read of it with a late answer.
     let mut late = redis::pipe();
     late.pexpire("lock:a", 100_000).ignore();
     late.cmd("CLIENT").arg("PAUSE").arg(300).ignore();

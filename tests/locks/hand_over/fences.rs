@@ -1,4 +1,4 @@
-//! The fencing tokens that are reserved for turns to come.
+//! Fencing tokens reserved for later turns.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -34,7 +34,7 @@ fn what_is_reserved_lies_before_the_clock_and_the_first_is_seen_by_others() {
     });
 }
 
-/// Those before the last fencing token may be somebody's, however many are wanted.
+/// Numbers before the last fencing token may be in use, however many are requested.
 #[test]
 fn only_numbers_after_the_last_fencing_token_are_reserved() {
     let bench = bench(handing(1_000_000));
@@ -64,7 +64,7 @@ fn a_hold_after_a_loss_of_all_data_is_not_handed_over_since_nobody_knows_which_n
     });
 }
 
-/// Freed by others, nothing of a range is ever handed back.
+/// If another client frees the lock, no number of a range is returned.
 #[test]
 fn fencing_tokens_grow_after_a_loss_of_all_data_however_the_lock_was_freed() {
     unless_halted(|| {
@@ -94,7 +94,8 @@ fn fencing_tokens_grow_after_a_loss_of_all_data_however_the_lock_was_freed() {
     });
 }
 
-/// Nobody is told, so that the turns go on after the loss, unless the watchdog has looked at the lock before.
+/// Without notifications the turns continue after the loss, unless the watchdog has read the lock
+/// before.
 #[test]
 fn turns_that_go_on_after_a_loss_of_all_data_do_not_overtake_the_next_holders_number() {
     unless_halted(|| {
@@ -120,7 +121,8 @@ fn some_turns_come_after_a_loss_of_all_data() -> bool {
         } else {
             let mut conn = bench.server.connection().unwrap();
             redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
-            // On a busy machine one of ours may be faster. It stands behind this turn, so nobody waits for it here.
+            // On a busy machine one of our threads may be faster. It stands behind this turn, so do
+            // not wait for it here.
             *lawful = other.try_acquire().unwrap();
         }
     };
@@ -187,7 +189,7 @@ fn with_the_token_of_a_lease_that_was_handed_on_a_plain_acquire_answers_no_numbe
 #[test]
 fn a_release_needs_nothing_of_the_companion() {
     unless_halted(|| {
-        // A hash with longer texts may be dumped in another order.
+        // A hash with longer values may be dumped in another order.
         let mut bench = bench(handing(500).owner(Owner::new("short").unwrap()));
         let harms: [fn(&mut Connection); 3] = [
             |conn| conn.del(COMPANION).unwrap(),

@@ -1,4 +1,4 @@
-//! Each turn has its own identity, end and loss.
+//! Each turn has its own token, end and loss.
 
 use std::{
     sync::{
@@ -61,7 +61,7 @@ impl Events for Told {
 }
 
 pub(super) fn a_loss_is_told_to_whose_turn_it_is() {
-    // With one turn, the third of those who wait has it from one who has just been granted it.
+    // With one turn, the third waiting thread gets it from one that was just granted it.
     at_once([100, 1], |turns| {
         let told = Arc::new(Told::default());
         let events = Arc::clone(&told) as Arc<dyn Events>;
@@ -90,7 +90,8 @@ pub(super) fn a_loss_is_told_to_whose_turn_it_is() {
     });
 }
 
-/// The lock is taken away, the next one gets it from the server, and is handed what the holder believes to have.
+/// The lock is deleted; the next thread gets it from the server while the old holder hands over
+/// what it assumes to hold.
 #[test]
 fn whoever_has_it_from_the_server_as_well_keeps_that_and_hands_nothing_on() {
     unless_halted(|| {
@@ -108,8 +109,8 @@ fn whoever_has_it_from_the_server_as_well_keeps_that_and_hands_nothing_on() {
                     || lock.inspect().unwrap().waiting_here() == number
                 ));
             }
-            thread::sleep(300 * MS); // looked at
-            // Who asks now gets the answer when the first has let go.
+            thread::sleep(300 * MS); // read by the watchdog
+            // Whoever asks now gets the answer after the first has released.
             let mut conn = bench.server.connection().unwrap();
             let mut late = redis::pipe();
             late.del("lock:a").ignore();
@@ -191,7 +192,7 @@ pub(super) fn each_is_renewed_as_it_wants() {
     let locks = wanted.map(|options| bench.lock.clone().with(options));
     bench.those(&locks, |number, lease| {
         if number == 0 {
-            // For longer than the one before.
+            // Longer than the previous turn.
             assert!(comes_true(|| lease.remaining() > 2_600 * MS));
         } else {
             let left = lease.remaining();
@@ -200,7 +201,7 @@ pub(super) fn each_is_renewed_as_it_wants() {
     });
 }
 
-/// It holds what it was handed, and dies; nobody tells of it.
+/// The thread holds a handed-over lock and dies without notice.
 pub(super) fn a_turn_that_is_never_given_back_ends_with_its_lease() {
     let mut bench = bench(handing(100).lease(4_000 * MS).renewal(false));
     bench.keep_silent();
@@ -224,7 +225,7 @@ pub(super) fn a_turn_that_is_never_given_back_ends_with_its_lease() {
 
 pub(super) fn what_may_have_been_renewed_without_our_knowing_goes_to_the_server() {
     let mut bench = bench(handing(100).lease(1_800 * MS));
-    // An acquire that is the first of its thousand seconds sets the companion's end.
+    // The first acquire within its thousand seconds sets the companion's expiry.
     while clock::millis(&mut bench.conn) % 1_000_000 > 997_000 {
         thread::sleep(100 * MS);
     }
@@ -233,7 +234,7 @@ pub(super) fn what_may_have_been_renewed_without_our_knowing_goes_to_the_server(
     bench.one_after_the_other(2, |number, lease| {
         fences.lock().unwrap().push(fence(&lease));
         if number == 0 {
-            // Of the scripts that are run here only the one that renews sets an end by a command of its own.
+            // Of the scripts used here, only the renewal sets an expiry in a command of its own.
             let mut refusing = redis::cmd("ACL");
             refusing.arg("SETUSER").arg("default").arg("-pexpire");
             refusing.exec(&mut admin.lock().unwrap()).unwrap();
@@ -254,7 +255,7 @@ pub(super) fn each_has_its_own_longest_hold() {
     bench.those(&locks, |number, lease| {
         let left = lease.remaining();
         assert!(left <= longest[number] * MS, "{number}: {left:?}");
-        // On the server as well: whoever dies keeps nobody out for longer.
+        // Also on the server: a dead holder does not block others for longer.
         let left: i64 = bench.server.connection().unwrap().pttl("lock:a").unwrap();
         assert!(left <= i64::from(longest[number]) + 1, "{number}: {left}");
         if number == 1 {
@@ -274,7 +275,7 @@ pub(super) fn a_renewal_that_is_on_its_way_is_not_for_the_next() {
         assert!(comes_true(
             || bench.lock.inspect().unwrap().waiting_here() == 1
         ));
-        // Due at a third, and answered after a half.
+        // Due after a third, and answered after a half.
         thread::sleep(first.remaining().saturating_sub(4_600 * MS));
         redis::cmd("CLIENT")
             .arg("PAUSE")

@@ -1,5 +1,5 @@
-//! What others do to a cluster and to a process while its locks are held: a child of a fork, a pool that is lent out, a transaction in
-//! which the slot goes, a master that comes and one that leaves.
+//! Disturbances of a cluster and a process while its locks are held: a forked child, a pool that is
+//! lent out, a slot that moves in a transaction, and masters that join and leave.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -21,7 +21,7 @@ use crate::{
     history::{History, SECOND, violations, work},
 };
 
-/// The parent keeps a connection by which it asks for the map. A child that asked on it would read the parent's answers.
+/// The parent has a connection for slot maps. A child that used it would read the parent's answers.
 #[test]
 fn a_child_of_a_fork_is_refused_its_parents_nodes_also_for_a_shard_that_nobody_has_used() {
     let cluster = shared();
@@ -57,7 +57,8 @@ fn a_child_of_a_fork_is_refused_its_parents_nodes_also_for_a_shard_that_nobody_h
     lease.release().unwrap();
 }
 
-/// Neither the renewals that go to another shard nor the connection for those that stay, when it broke, need one of a pool.
+/// Neither the renewals on another shard, nor the replacement of a broken connection for the
+/// remaining ones, needs a connection of the pool.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn leases_whose_slot_has_moved_and_those_that_stayed_are_renewed_while_all_connections_are_lent() {
@@ -100,7 +101,7 @@ fn leases_whose_slot_has_moved_and_those_that_stayed_are_renewed_while_all_conne
     }
 }
 
-/// The slot goes between what is read and what is written: the whole is done again where it is.
+/// The slot moves between the read and the write: the transaction runs again on the new node.
 #[test]
 fn a_transaction_in_which_the_slot_goes_is_done_once_where_it_is_then() {
     let cluster = shared();
@@ -134,7 +135,8 @@ fn a_transaction_in_which_the_slot_goes_is_done_once_where_it_is_then() {
     }
 }
 
-/// All slots of a shard go to a master that had none, who had them leaves and dies, and the new one is replaced by its replica.
+/// All slots of a shard move to an empty master, the old one leaves and dies, and the new one is
+/// replaced by its replica.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn leases_and_waiters_of_a_shard_outlive_its_nodes() {
@@ -187,7 +189,7 @@ fn leases_and_waiters_of_a_shard_outlive_its_nodes() {
     });
 }
 
-/// Those who wait stand in the queues of both shards then, and a turn may be handed over in either.
+/// The waiting threads are then in the queues of both shards, and either may hand over a turn.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn turns_are_handed_over_one_after_the_other_while_the_slot_goes_to_and_fro() {

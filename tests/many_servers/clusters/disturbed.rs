@@ -1,4 +1,4 @@
-//! Disturbed nodes while locks are wanted: two of them name each other, connections to one break
+//! Disturbed nodes while locks are requested: two name each other, or one closes its connections
 //! while the others are silent.
 
 use std::{
@@ -21,7 +21,7 @@ fn lock(locks: &Locks, tag: &str, n: usize) -> Lock {
 }
 
 /// The slot is closed at its source first: until it is closed at the target too, each of the two
-/// says that the other has it.
+/// names the other.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn what_holders_ask_for_is_done_though_two_nodes_name_each_other_for_a_moment() {
@@ -30,7 +30,7 @@ fn what_holders_ask_for_is_done_though_two_nodes_name_each_other_for_a_moment() 
     let tag = cluster.tag(0, "closed").unwrap();
     let slot = cluster.slot_of(&tag).unwrap();
     let [first, second] = [0, 1].map(|n| lock(&locks, &tag, n).acquire(LONG).unwrap());
-    // These would tell each other and everybody else.
+    // These would spread the news to all nodes.
     for at in [4, 5] {
         cluster.nodes[at].freeze().unwrap();
     }
@@ -63,7 +63,7 @@ fn what_holders_ask_for_is_done_though_two_nodes_name_each_other_for_a_moment() 
     }
 }
 
-/// As by a firewall.
+/// As a firewall would.
 fn close_all_connections(node: &Server) {
     let mut kill = redis::cmd("CLIENT");
     kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);

@@ -1,7 +1,7 @@
-//! Failovers of one shard, crash and planned, while its locks are held and waited for.
+//! Failovers of one shard, by crash and planned, while its locks are held and waited for.
 //!
-//! Twenty of each way: `cargo test --release --test many_servers clusters::failovers -- --ignored --nocapture --test-threads 1`; as
-//! many others with `LEASEHOLD_FAILOVERS=200`.
+//! Twenty of each way: `cargo test --release --test many_servers clusters::failovers -- --ignored
+//! --nocapture --test-threads 1`; `LEASEHOLD_FAILOVERS=200` sets another number.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -26,24 +26,26 @@ use crate::{
 const THREADS: usize = 4;
 const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How a master is replaced.
+/// The way to replace a master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Crash,
     Planned,
 }
 
-/// How long it took from the beginning of a failover.
+/// Times since the start of a failover.
 struct Took {
-    /// Until the next master says that it is one.
+    /// Until the next master reports its role.
     promoted: Duration,
-    /// Until the one before says so to a client that keeps asking it: meanwhile it lets all wait.
+    /// Until the old master reports the change to a client that keeps asking; until then it blocks
+    /// all clients.
     told: Option<Duration>,
-    /// Until it has granted a lock.
+    /// Until the new master has granted a lock.
     granted: Duration,
 }
 
-/// Replaces the master of the first shard, while one lock is held, another goes from hand to hand, and free ones are taken.
+/// Replaces the master of the first shard while one lock is held, another changes hands, and free
+/// ones are acquired.
 fn fail_over(cluster: &mut Cluster, way: Way, round: usize) -> (Took, usize) {
     let tag = &*cluster.tag(0, &format!("round-{round}")).unwrap();
     let before = cluster.master_of(&key(tag)).unwrap();
@@ -173,7 +175,7 @@ fn a_crash_of_a_master_loses_no_lease_and_nobody_has_a_lock_twice() {
     run(Way::Crash, 1);
 }
 
-/// All others are silent, so that it is alone, and clients reach it.
+/// All others are frozen, so it is alone, but clients reach it.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn a_master_that_is_cut_off_from_the_others_stops_granting_by_itself() {
@@ -209,7 +211,7 @@ fn a_master_that_is_cut_off_from_the_others_stops_granting_by_itself() {
         refused.as_ref().and_then(words).as_deref(),
         Some("CLUSTERDOWN")
     );
-    // Nor is that taken for somebody else's hold.
+    // This does not count as another holder either.
     let waited = mutex(&locks, &tag).acquire(300 * MS);
     assert!(!waited.unwrap_err().is_contended());
     thread::scope(|scope| {
@@ -262,7 +264,7 @@ fn who_waits_through_a_failover_gets_the_lock_on_the_new_master() {
             } else {
                 cluster.nodes[before].kill().unwrap();
                 cluster.wait_until_master(next).unwrap();
-                // By then whoever relied on the one before has found the next.
+                // By now everyone has found the new master.
                 thread::sleep(1_000 * MS);
             }
             assert!(lease.is_held() && comes_true(|| lease.verify().is_ok()));
@@ -277,7 +279,7 @@ fn who_waits_through_a_failover_gets_the_lock_on_the_new_master() {
     }
 }
 
-/// What the promoted replica had not got is lost, and who held it is told.
+/// A lock that had not reached the promoted replica is lost, and its holder is notified.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn a_lock_that_was_lost_with_its_master_is_told_to_its_holder_unless_the_replica_had_to_have_it() {

@@ -1,4 +1,5 @@
-//! Slots that no master has: the locks in them are refused with the reason, and the others are none the worse.
+//! Slots without a master: their locks are refused with the reason, and the others are not
+//! affected.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use redis::Connection;
 use super::{connect, mutex};
 use crate::common::{Cluster, LONG, MS, SLACK, Server};
 
-/// How long a call has.
+/// The time limit of a call.
 const LIMIT: Duration = Duration::from_secs(1);
 
 fn each_node(cluster: &Cluster, does: impl Fn(&mut Connection)) {
@@ -17,17 +18,17 @@ fn each_node(cluster: &Cluster, does: impl Fn(&mut Connection)) {
     }
 }
 
-/// Has every node forget whose these slots are.
+/// Makes every node forget the owner of these slots.
 fn make_a_hole(cluster: &Cluster, slots: &[u16]) {
     each_node(cluster, |conn| {
         for slot in slots {
-            // One that has been told by another node by now says so.
+            // A node that another has already told returns an error.
             let _ = redis::cmd("CLUSTER").arg("DELSLOTS").arg(*slot).exec(conn);
         }
     });
 }
 
-/// On every node that is there.
+/// On every running node.
 pub(super) fn cover_only_what_is_there(cluster: &Cluster, how: &str) {
     let conns = cluster.nodes.iter().map(Server::connection);
     for mut conn in conns.flatten() {
@@ -37,7 +38,7 @@ pub(super) fn cover_only_what_is_there(cluster: &Cluster, how: &str) {
     }
 }
 
-/// Why a lock is not had, in time.
+/// The error of an acquire, which fails in time.
 fn why_not(locks: &Locks, tag: &str) -> Error {
     let asked = Instant::now();
     let error = mutex(locks, tag).acquire(LIMIT).unwrap_err();
@@ -67,7 +68,7 @@ fn locks_in_a_hole_are_refused_by_its_name_and_the_others_work() {
     cover_only_what_is_there(&cluster, "no");
     make_a_hole(&cluster, &[slot]);
 
-    // Who comes now finds a map with a hole.
+    // A new client gets a map with a hole.
     let (nodes, after) = (Nodes::connect(&cluster.url()).unwrap(), connect(&cluster));
     for master in 0..3 {
         let tag = cluster.tag(master, "here").unwrap();
@@ -83,8 +84,8 @@ fn locks_in_a_hole_are_refused_by_its_name_and_the_others_work() {
         let said = matches!(&error, Error::Pool { reason, .. } if reason.starts_with(&named));
         assert!(said, "{error:?}");
     }
-    // Who knew the map is told by the node that had the slot, unless its lease was looked at since:
-    // then it has the new map.
+    // A client with the old map is told by the node that had the slot, unless its lease was checked
+    // since: then it has the new map.
     let error = why_not(&before, &hole);
     let said = match &error {
         Error::Redis { source, .. } => source.code() == Some("CLUSTERDOWN"),
@@ -98,7 +99,8 @@ fn locks_in_a_hole_are_refused_by_its_name_and_the_others_work() {
         .release()
         .unwrap();
 
-    // One master takes it, and both find it there. What was held in it went with the slot.
+    // One master takes the slot, and both clients find it. The lock held in it was lost with the
+    // slot.
     let mut owner = cluster.nodes[1].connection().unwrap();
     redis::cmd("CLUSTER")
         .arg("ADDSLOTS")
@@ -116,7 +118,7 @@ fn locks_in_a_hole_are_refused_by_its_name_and_the_others_work() {
     assert!(matches!(held.release(), Err(Error::Lost { .. })));
 }
 
-/// As nodes are that want all slots to be served, while they are being put together.
+/// Like nodes that require all slots to be served, while the cluster is being set up.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn a_cluster_that_wants_all_its_slots_says_that_it_is_down_until_it_has_them() {

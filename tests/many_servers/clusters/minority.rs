@@ -1,4 +1,5 @@
-//! A node that is cut off from the others, and that clients reach: what it says does not keep anybody from the cluster.
+//! A node that is cut off from the others but reachable by clients does not keep clients from the
+//! cluster.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -21,7 +22,7 @@ use crate::{
     history::Stopping,
 };
 
-/// How long elections may take that are held every four seconds.
+/// The limit for elections, which run every four seconds.
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn said(node: &Server, what: &str) -> String {
@@ -29,7 +30,7 @@ fn said(node: &Server, what: &str) -> String {
     redis::cmd("CLUSTER").arg(what).query(&mut conn).unwrap()
 }
 
-/// The configuration that a node has heard of, or has counted itself.
+/// The epoch that a node has learned or counted.
 fn epoch(node: &Server) -> u64 {
     let info = said(node, "INFO");
     let mut lines = info.lines();
@@ -37,8 +38,8 @@ fn epoch(node: &Server) -> u64 {
     epoch.unwrap().trim().parse().unwrap()
 }
 
-/// The first shard has two replicas. One of them is cut off when its master dies, holds elections that nobody answers, and so counts
-/// further than the others, of whom the second replica has become the master.
+/// The first shard has two replicas. One is cut off when its master dies. Its elections get no
+/// votes, so its epoch passes that of the others, where the second replica has become the master.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn who_asks_a_replica_first_that_is_cut_off_finds_the_master_that_the_others_have() {
@@ -88,7 +89,7 @@ fn who_asks_a_replica_first_that_is_cut_off_finds_the_master_that_the_others_hav
     assert_eq!(cluster.master_of(&key(&tag)).unwrap(), 4);
 }
 
-/// As by a firewall, until it is told to stop.
+/// As a firewall would, until stopped.
 fn close_connections(node: &Server, stop: &AtomicBool) {
     let mut conn = node.connection().unwrap();
     let mut kill = redis::cmd("CLIENT");
@@ -99,7 +100,7 @@ fn close_connections(node: &Server, stop: &AtomicBool) {
     }
 }
 
-/// It answers each new connection, and knows nothing new of its shard.
+/// It accepts each new connection, but does not know of its shard's failover.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn who_connects_anew_to_a_master_that_is_cut_off_finds_the_one_that_has_its_place() {

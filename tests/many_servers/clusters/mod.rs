@@ -1,4 +1,5 @@
-//! Locks of all kinds on a Redis Cluster: on every shard, and while shards fail over, are moved, or are silent.
+//! Locks of all kinds on a Redis Cluster: on every shard, and while shards fail over, move or are
+//! silent.
 
 mod attacks;
 mod disturbed;
@@ -35,12 +36,13 @@ fn key(tag: &str) -> String {
     format!("lock:a{{{tag}}}")
 }
 
-/// As a process of its own.
+/// Like a separate process.
 fn connect(cluster: &Cluster) -> Locks {
     Locks::on_nodes(&Nodes::connect(&cluster.url()).unwrap())
 }
 
-/// The same where no call is to end for want of time: a node that writes its configuration to a busy disk answers nobody meanwhile.
+/// The same for calls that must not time out: a node that writes its configuration to a busy disk
+/// is silent meanwhile.
 fn patient(cluster: &Cluster) -> Locks {
     Locks::on_nodes(&patient_nodes(cluster))
 }

@@ -1,6 +1,6 @@
-//! Slots that move from one shard to another, with the locks in them.
+//! Slots that move between shards, with their locks.
 //!
-//! All slots of a shard to and fro as often as `LEASEHOLD_MOVES` says: `cargo test --release --test
+//! Moves all slots of a shard to and fro, `LEASEHOLD_MOVES` times: `cargo test --release --test
 //! many_servers clusters::moving -- --ignored --nocapture --test-threads 1`.
 
 use std::{
@@ -26,10 +26,10 @@ use crate::{
 
 const LEASES: usize = 200;
 const WAITING: usize = 50;
-/// So many threads want the same lock.
+/// Number of threads that compete for a lock.
 const TOGETHER: usize = 5;
 
-/// A slot of the shared cluster that goes from its first master to another, and back when it is
+/// A slot of the shared cluster that moves from its first master to another, and back when this is
 /// dropped.
 pub(super) struct Moved<'a> {
     cluster: &'a Cluster,
@@ -62,7 +62,7 @@ impl Drop for Moved<'_> {
     }
 }
 
-/// The refusal of a node whose slot is on its way.
+/// The refusal of a node whose slot is migrating.
 fn is_on_its_way<T>(answer: &Result<T>) -> bool {
     matches!(answer, Err(Error::Redis { source, .. }) if matches!(source.code(), Some("ASK" | "TRYAGAIN")))
 }
@@ -101,7 +101,7 @@ fn a_lease_whose_slot_has_moved_is_renewed_looked_at_written_under_and_released(
             lease.release().unwrap();
             assert!(lock.try_acquire().unwrap().is_some());
         }
-        // The next one begins where the slot is, and loses nothing on the way back.
+        // The next one starts on the slot's new node, and loses nothing on the way back.
         let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
         drop(moved);
         lease.verify().unwrap();
@@ -164,26 +164,25 @@ fn a_loss_on_another_shard_is_told_by_the_next_renewal() {
     assert!(is_told, "{released:?}");
 }
 
-/// Who waits where the key is now hears of it, and tells the keeper that has the lease.
+/// The waiting thread is notified by the key's new node, and tells the keeper of the lease.
 #[test]
 fn a_loss_on_another_shard_is_told_at_once_where_somebody_of_the_process_waits_there() {
     let cluster = shared();
-    // The next renewal, which would find out as well, is not due for ten seconds.
+    // The next renewal, which would also find out, is due in ten seconds.
     let locks = patient(&cluster).with(Options::new().lease(30 * SECOND));
     let tag = cluster.tag(2, "told").unwrap();
     let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
     let moved = Moved::new(&cluster, &tag, 2);
     let mut monitor = Monitor::start(&cluster.nodes[moved.to]).unwrap();
-    // Who waits asks by the connection that is told of changes, and is answered with the time that
-    // the lock has left.
+    // The waiting thread asks on the connection with tracking, and gets the lock's remaining time.
     let asks = |command: &String| {
         command.starts_with("EVAL") && command.contains(&key(&tag)) && command.ends_with(" 1")
     };
     thread::scope(|scope| {
         let waiting = scope.spawn(|| mutex(&locks, &tag).acquire(LONG).map(drop));
         assert!(comes_true(|| monitor.commands().unwrap().iter().any(asks)));
-        // The watchdog has looked where the key is by then, as it does after a move, and does not
-        // find out by that.
+        // By then the watchdog has read the key on its new node, as it does after a move, and finds
+        // nothing.
         thread::sleep(300 * MS);
         assert!(lease.verify().is_ok());
         let mut master = cluster.nodes[moved.to].connection().unwrap();
@@ -193,7 +192,7 @@ fn a_loss_on_another_shard_is_told_at_once_where_somebody_of_the_process_waits_t
     });
 }
 
-/// The script is not known at the other end.
+/// The other end does not know the script.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn a_lease_outlasts_a_slot_that_is_open_for_less_than_the_lease_and_calls_wait_until_it_is_closed()
@@ -209,7 +208,7 @@ fn a_lease_outlasts_a_slot_that_is_open_for_less_than_the_lease_and_calls_wait_u
         .collect();
     let mut resharding = Resharding::new(&cluster, 0, 1).unwrap();
     resharding.open(&[slot]).unwrap();
-    // Where the keys are still.
+    // The node that still has the keys.
     for lease in &leases {
         lease.verify().unwrap();
     }
@@ -220,7 +219,7 @@ fn a_lease_outlasts_a_slot_that_is_open_for_less_than_the_lease_and_calls_wait_u
         let commit =
             scope.spawn(|| leases[0].commit(|pipe| _ = pipe.set(format!("written{{{tag}}}"), 1)));
         let renewed = scope.spawn(|| leases[1].renew(4_000 * MS));
-        // A renewal is due, and refused. Nobody is asked where the slot goes.
+        // A renewal is due, and refused. No node is asked for the slot's target.
         thread::sleep(1_200 * MS);
         assert!(!commit.is_finished() && !renewed.is_finished());
         resharding.close(&[slot]).unwrap();
@@ -264,7 +263,7 @@ fn a_free_lock_of_a_slot_that_was_left_open_is_refused_by_the_servers_words_and_
     assert!(asked.elapsed() < 1_200 * MS + SLACK * 4);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| mutex(&locks, &tag).acquire(LONG).map(drop));
-        // Others of the same shard are none the worse.
+        // Other locks of the same shard are not affected.
         for _ in 0..20 {
             let asked = Instant::now();
             drop(mutex(&locks, &other).acquire(LONG).unwrap());
@@ -283,8 +282,8 @@ fn a_free_lock_of_a_slot_that_was_left_open_is_refused_by_the_servers_words_and_
     });
 }
 
-/// Moves all slots of a shard to the next one and back while locks in them are held, and others are
-/// waited for, by two processes.
+/// Moves all slots of a shard to the next one and back while two processes hold locks in them and
+/// wait for others.
 fn moves(rounds: usize) {
     let cluster = Cluster::start().unwrap();
     let (one, two) = (connect(&cluster), connect(&cluster));

@@ -18,7 +18,7 @@ fn locks_of_all_shards_are_held_together_and_written_under_only_in_one_slot() {
     for tag in &tags {
         assert!(mutex(&others, tag).try_acquire().unwrap().is_none());
     }
-    // The locks are on three servers; two of one server are in two slots.
+    // The locks are on three servers; two on the same server are in two slots.
     let written = [leases.commit(|pipe| _ = pipe.incr("balance", 1))];
     let another = cluster.tag(0, "another").unwrap();
     assert_ne!(
@@ -72,7 +72,7 @@ fn the_loss_on_any_shard_is_told_and_all_others_are_given_back() {
     assert!(comes_true(free));
 }
 
-/// So they are of two shards by where they were acquired, and in one slot all the same.
+/// So they were acquired on two shards, but are in one slot.
 #[test]
 fn a_slot_that_moves_between_two_locks_of_a_set_is_still_one_slot() {
     let cluster = shared();

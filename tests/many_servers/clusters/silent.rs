@@ -1,4 +1,4 @@
-//! One shard that is silent: the others do not notice.
+//! One silent shard does not affect the others.
 
 use std::{
     thread,
@@ -11,17 +11,18 @@ use super::{connect, holes::cover_only_what_is_there, mutex};
 use crate::common::{Cluster, LONG, MS, Resharding, SLACK, hold::comes_true};
 
 const LEASE: Duration = Duration::from_millis(1_500);
-/// The tag of locks that stay where they are.
+/// The tag of locks whose slot does not move.
 const STAYS: &str = "stays";
 /// Longer than the lease.
 const FROZEN: Duration = Duration::from_millis(2_500);
 
-/// One that no replica replaces so soon.
+/// A cluster that replaces a silent master only after a long time.
 fn patient() -> Cluster {
     Cluster::planned(Duration::from_secs(15), false).unwrap()
 }
 
-/// As long as the shard is silent: locks of the others are granted, and these leases are renewed on time.
+/// While the shard is silent, locks of the others are granted, and these leases are renewed on
+/// time.
 fn others_go_on(locks: &Locks, tags: &[String], leases: &[Lease]) {
     let began = Instant::now();
     let (mut slowest, mut least) = (Duration::ZERO, Duration::MAX);
@@ -43,9 +44,10 @@ fn others_go_on(locks: &Locks, tags: &[String], leases: &[Lease]) {
         thread::sleep(5 * MS);
     }
     println!("slowest acquire and release {slowest:.1?}, least of a lease {least:.1?}");
-    // All nodes of the cluster are on this machine. Waiting for the silent one takes its I/O time-out, which is longer.
+    // All nodes are on this machine. A wait for the silent one takes its I/O time-out, which is
+    // longer.
     assert!(slowest < 250 * MS + SLACK, "{slowest:?}");
-    // Renewed at a third, and ended so much sooner for the clocks.
+    // Renewed after a third, and shortened by the clock skew.
     let latest = LEASE / 3 + 50 * MS + SLACK;
     assert!(least + latest > LEASE, "{least:?}");
 }
@@ -63,7 +65,7 @@ fn while_a_shard_is_frozen_leases_of_the_others_are_renewed_on_time_and_locks_gr
     cluster.nodes[0].freeze().unwrap();
     let of_the_frozen = leases.remove(0);
     thread::scope(|scope| {
-        // Those that want what the silent one has are no burden to others.
+        // Calls to the silent shard do not delay others.
         for n in 0..3 {
             let lock = locks.lock(&format!("wanted-{n}{{{}}}", tags[0]));
             scope.spawn(move || {
@@ -81,7 +83,8 @@ fn while_a_shard_is_frozen_leases_of_the_others_are_renewed_on_time_and_locks_gr
     }
 }
 
-/// Where the nodes do not want all slots to be served: else none of them does anything as soon as they take the shard for dead.
+/// With `cluster-require-full-coverage no`: otherwise no node serves anything once the shard is
+/// considered dead.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn while_a_shard_has_died_with_its_replica_leases_of_the_others_are_renewed_on_time_and_locks_granted()
@@ -94,7 +97,7 @@ fn while_a_shard_has_died_with_its_replica_leases_of_the_others_are_renewed_on_t
         .map(|tag| mutex(&locks, tag).acquire(LONG).unwrap())
         .collect();
     thread::sleep(100 * MS);
-    // The replica first, which would take over.
+    // The replica first; otherwise it would take over.
     cluster.nodes[3].kill().unwrap();
     cluster.nodes[0].kill().unwrap();
     let of_the_dead = leases.remove(0);
@@ -132,7 +135,8 @@ fn a_shard_that_has_died_with_its_replica_stops_the_others_where_all_slots_have_
     ));
 }
 
-/// Two leases of the first shard, of which the slot of one has moved to the second. Both have been renewed since.
+/// Two leases of the first shard; the slot of one has moved to the second. Both have been renewed
+/// since.
 fn parted(cluster: &Cluster, locks: &Locks) -> (Lease, Lease) {
     let goes = cluster.tag(0, "goes").unwrap();
     let kept = mutex(locks, &cluster.tag(0, STAYS).unwrap());
@@ -147,7 +151,7 @@ fn parted(cluster: &Cluster, locks: &Locks) -> (Lease, Lease) {
     (kept, gone)
 }
 
-/// Their keeper is that of the silent shard.
+/// Their keeper belongs to the silent shard.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn while_a_shard_is_frozen_from_which_leases_have_moved_these_are_renewed_on_time() {
@@ -165,7 +169,7 @@ fn while_a_shard_is_frozen_from_which_leases_have_moved_these_are_renewed_on_tim
     cluster.nodes[0].thaw().unwrap();
 }
 
-/// A keeper that follows leases to the silent shard keeps the others all the same.
+/// A keeper that follows leases to the silent shard still renews the others.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn while_a_shard_is_frozen_to_which_leases_have_moved_those_that_stayed_are_renewed_on_time() {

@@ -1,4 +1,4 @@
-//! What works on one server works on each shard of a cluster.
+//! Everything that works on one server also works on each shard of a cluster.
 
 use std::{
     sync::{
@@ -26,7 +26,7 @@ const SHARDS: usize = 3;
 fn each_kind_of_lock_is_acquired_kept_and_given_back_on_every_shard() {
     let cluster = shared();
     let locks = Locks::connect(&cluster.url()).unwrap();
-    // Another owner, as another process is.
+    // Another owner, as in another process.
     let another = Owner::new("another").unwrap();
     let others = patient(&cluster).with(Options::new().owner(another));
     let time = 6_000 * MS;
@@ -99,7 +99,7 @@ fn who_waits_on_any_shard_is_told_by_the_server_and_turns_are_handed_over() {
                 assert!(took < SLACK, "{} {took:?}", wanted.name());
             });
         }
-        // Between threads of one process: the server does not hear of each turn's acquire and release.
+        // Between threads of one process: the server does not see each turn's acquire and release.
         let turns = Options::new().hand_over(1_000, LONG);
         let lock = mutex(&locks, &tag).with(turns.fencing(false));
         let mut monitor = Monitor::start(&cluster.nodes[shard]).unwrap();
@@ -107,7 +107,7 @@ fn who_waits_on_any_shard_is_told_by_the_server_and_turns_are_handed_over() {
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    // Who is alone has nobody to hand a turn over to.
+                    // A thread alone has no other to hand over to.
                     all_are_there.wait();
                     for _ in 0..100 {
                         let ran = lock.run(LONG, |_| count.fetch_add(1, Ordering::SeqCst));
@@ -117,7 +117,7 @@ fn who_waits_on_any_shard_is_told_by_the_server_and_turns_are_handed_over() {
             }
         });
         assert_eq!(count.into_inner(), 400);
-        // Other tests have the node execute scripts as well.
+        // Other tests make the node execute scripts too.
         let is_ours =
             |command: &&String| command.starts_with("EVALSHA") && command.contains(&key(&tag));
         let sent = monitor.commands().unwrap().iter().filter(is_ours).count();
@@ -125,7 +125,7 @@ fn who_waits_on_any_shard_is_told_by_the_server_and_turns_are_handed_over() {
     }
 }
 
-/// What the hooks were told of.
+/// The events received.
 #[derive(Default)]
 struct Told {
     acquired: AtomicU32,
@@ -206,7 +206,7 @@ fn work_is_committed_read_and_done_once_on_every_shard() {
             Ok(funds)
         });
         assert_eq!(funds.unwrap(), 7);
-        // A key of another shard cannot be in the same transaction, and nothing is written.
+        // A transaction cannot include a key of another shard, and nothing is written.
         let elsewhere = format!("count{{{}}}", cluster.tag((shard + 1) % 3, "work").unwrap());
         let refused = lease.commit(|pipe| _ = pipe.incr(&count, 1).incr(elsewhere, 1));
         assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
@@ -255,7 +255,8 @@ fn a_lock_counts_once_the_replica_of_its_shard_has_it() {
     });
 }
 
-/// What docs/guarantees.md names beside the commands of a lock's work: it is enough, and all of it is needed.
+/// The commands in docs/guarantees.md beyond those of the locks themselves: they suffice, and each
+/// is needed.
 #[test]
 fn the_access_list_of_a_node_needs_its_row() {
     let cluster = shared();

@@ -1,5 +1,5 @@
-//! Nodes of a cluster that grant a lock and then name each other: a `MOVED` is followed five times,
-//! an `ASK` is tried again for an I/O time-out, and both end.
+//! Cluster nodes that grant a lock and then name each other: a call follows `MOVED` five times and
+//! retries `ASK` for an I/O time-out, then ends.
 
 use std::{
     sync::{
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::common::{Fake, LONG, MS, SLACK, fake::HANG_UP, hold::comes_true, server::free_port};
 
-/// Two nodes that grant what is asked for by the bare command.
+/// Two nodes that grant the bare acquire command.
 struct Ring {
     nodes: (Fake, Fake),
     locks: Locks,
@@ -38,14 +38,14 @@ impl Ring {
         Self { nodes, locks }
     }
 
-    /// How many commands came whose names begin like this.
+    /// Number of commands whose names have this prefix.
     fn count(&self, begins: &str) -> usize {
         let (a, b) = &self.nodes;
         let asked = a.asked().into_iter().chain(b.asked());
         asked.filter(|name| name.starts_with(begins)).count()
     }
 
-    /// The call fails by this word in time, and has sent so many commands of this name.
+    /// The call fails in time with this word, after this many commands of this name.
     fn is_left<T: std::fmt::Debug>(
         &self,
         code: &str,
@@ -69,12 +69,12 @@ fn what_an_operator_asks_of_a_lock_is_followed_five_times() {
     let ring = Ring::saying("MOVED");
     let lock = ring.locks.lock("a");
     ring.is_left("MOVED", ("EVAL", 6), || lock.inspect());
-    // What may not be sent twice.
+    // A command that may not be sent twice.
     let ring = Ring::saying("MOVED");
     let lock = ring.locks.lock("a");
     let asked = Instant::now();
     ring.is_left("MOVED", ("EVAL", 6), || lock.force_release());
-    // Two that name each other have had time to agree.
+    // Two nodes that name each other had time to agree.
     assert!(asked.elapsed() >= 150 * MS);
 }
 
@@ -118,7 +118,7 @@ fn a_commit_is_tried_again_for_a_quarter_of_a_second_while_two_nodes_name_each_o
     assert!((limit..limit + SLACK).contains(&took), "{took:?}");
 }
 
-/// The release is led to another node late, and all connections to that one are lent.
+/// The release is redirected late to another node, whose connections are all lent.
 #[test]
 fn a_drop_that_is_led_to_another_node_takes_no_longer_than_it_may() {
     let (one, other) = (Said::new(":1\r\n"), Said::new(""));
@@ -141,7 +141,7 @@ fn a_drop_that_is_led_to_another_node_takes_no_longer_than_it_may() {
     let options = Options::new().fencing(false).drop_timeout(drop_timeout);
     let locks = Locks::on_nodes(&nodes).with(options);
     let lease = locks.lock("a").acquire(LONG).unwrap();
-    // What has been lent is of the other node, and the lease was looked at by then.
+    // The lent connection is to the other node, and the watchdog has read the lease.
     let _lent = nodes.get_for("b").unwrap();
     assert!(comes_true(|| here
         .asked()
@@ -159,7 +159,8 @@ fn a_drop_that_is_led_to_another_node_takes_no_longer_than_it_may() {
     assert!(took > 850 * MS && took < drop_timeout + SLACK, "{took:?}");
 }
 
-/// Its thread goes on to the next one then, and has to say in time that the lease is over.
+/// The watchdog then continues with the next redirect, and has to report in time that the lease has
+/// ended.
 #[test]
 fn the_renewals_of_a_lease_are_followed_and_tried_again_until_it_is_over() {
     for code in ["MOVED", "ASK"] {
@@ -179,7 +180,7 @@ fn the_renewals_of_a_lease_are_followed_and_tried_again_until_it_is_over() {
     }
 }
 
-/// Such as a shard that is taken out of the cluster as soon as its slots have gone.
+/// For example a shard that leaves the cluster as soon as its slots have moved.
 #[test]
 fn a_lease_is_renewed_where_its_slot_went_though_the_shard_that_granted_it_is_gone() {
     let (one, other) = (Said::new(":1\r\n"), Said::new(":1\r\n"));
@@ -196,7 +197,7 @@ fn a_lease_is_renewed_where_its_slot_went_though_the_shard_that_granted_it_is_go
     assert!(!lost && held.is_held(), "{:?}", there.asked());
 }
 
-/// It was sent by a connection that was closed then, and once more by another.
+/// It was sent on a connection that closed, and again on another.
 #[test]
 fn a_renewal_that_may_have_been_executed_is_unknown_where_its_answer_leads_to_nobody() {
     let gone = free_port().unwrap();
@@ -218,7 +219,7 @@ fn a_renewal_that_may_have_been_executed_is_unknown_where_its_answer_leads_to_no
     let nodes = patient_builder().connect(&url_of(&[node.port()])).unwrap();
     let locks = Locks::on_nodes(&nodes).with(Options::new().fencing(false));
     let lease = locks.lock("a").acquire(LONG).unwrap();
-    // The watchdog has looked by then, and is not due again.
+    // By now the watchdog has read it, and no renewal is due.
     let looked = |name: &String| name.starts_with("EVAL");
     assert!(comes_true(|| node.asked().iter().any(looked)));
     thread::sleep(100 * MS);

@@ -1,5 +1,5 @@
-//! Nodes of a cluster that name each other, or nobody, for a lock: nothing is granted, and no call
-//! takes longer than it has.
+//! Cluster nodes that redirect a lock to each other or to no node: no lock is granted, and no call
+//! exceeds its time limit.
 
 use std::{sync::Arc, thread, time::Instant};
 
@@ -29,7 +29,7 @@ fn nodes_that_name_each_other_are_followed_five_times() {
     assert_eq!(attempts(&a) + attempts(&b), 6);
 }
 
-/// So many attempts to take a lock came.
+/// Number of attempts to acquire a lock.
 fn tries(node: &Fake) -> usize {
     let asked = node.asked();
     let takes = |name: &&String| name.starts_with("EVAL") || name.as_str() == "SET";
@@ -38,7 +38,7 @@ fn tries(node: &Fake) -> usize {
 
 #[test]
 fn locks_follow_nodes_that_name_each_other_five_times() {
-    // A try does not wait until the slot has one place.
+    // `try_acquire` does not wait until the nodes agree.
     for (code, sent) in [("MOVED", 6), ("ASK", 1)] {
         let (a, b) = halves(None, |to| format!("-{code} {SLOT} 127.0.0.1:{to}\r\n"));
         let locks = Locks::on_nodes(&patient_nodes_of(&[a.port(), b.port()]));
@@ -51,7 +51,7 @@ fn locks_follow_nodes_that_name_each_other_five_times() {
     }
 }
 
-/// Who has heard of a failover first does not name the old master, and others still do.
+/// The first node to learn of a failover no longer names the old master; others still do.
 #[test]
 fn the_new_master_is_found_while_nodes_differ_about_a_failover() {
     let layouts = Arc::new(Mutex::new(Vec::new()));
@@ -179,7 +179,7 @@ fn a_move_to_nowhere_is_none() {
     }
 }
 
-/// An answer that says that nothing was done is waited out, and then told.
+/// The call retries a refusal that changed nothing, and then returns it.
 #[test]
 fn what_may_pass_is_asked_again_until_the_time_is_over() {
     for answer in [
@@ -208,13 +208,13 @@ fn what_may_pass_is_asked_again_until_the_time_is_over() {
             (3..=LIMIT.as_millis() as usize).contains(&attempts(&node)),
             "{answer}"
         );
-        // It has passed.
+        // The refusal has passed.
         said.now(|words| words.rest = String::from("+OK\r\n"));
         assert!(acquire(&nodes).unwrap(), "{answer}");
     }
 }
 
-/// Somebody else has got the one connection of the pool when it is to be tried again.
+/// Another thread took the pool's only connection before the retry.
 #[test]
 fn the_servers_word_is_the_answer_where_there_is_no_connection_to_try_again() {
     let server = Server::start().unwrap();
@@ -248,7 +248,7 @@ fn the_servers_word_is_the_answer_where_there_is_no_connection_to_try_again() {
     });
 }
 
-/// Where a node is behind network address translation.
+/// A node behind network address translation.
 #[test]
 fn who_is_named_by_a_node_is_reached_where_the_address_map_says() {
     let (one, other) = (
@@ -256,7 +256,7 @@ fn who_is_named_by_a_node_is_reached_where_the_address_map_says() {
         Said::new("*0\r\n"),
     );
     let (a, b) = (one.by_a_node(), other.by_a_node());
-    // The other shard's node: that it has the slot is known by what is said of it alone.
+    // The slot's owner is the other shard's node, known by this answer alone.
     let halves = slots(&[(0, 8_191, "a.nat", 1), (8_192, SLOTS - 1, "b.nat", 2)]);
     one.now(|words| words.slots = halves.clone());
     other.now(|words| (words.slots, words.set) = (halves, Some("+OK\r\n")));
@@ -269,13 +269,13 @@ fn who_is_named_by_a_node_is_reached_where_the_address_map_says() {
     });
     let nodes = nodes.connect(&format!("redis+cluster://127.0.0.1:{}", a.port()));
     let nodes = nodes.unwrap();
-    // The map is asked for again where the machine was slow, and says what it said.
+    // On a slow machine the map is fetched again, with the same result.
     assert!((0..5).any(|_| matches!(acquire(&nodes), Ok(true))));
     assert!(attempts(&b) > 0);
 }
 
-/// The attempt was sent by a connection that was closed then, and once more by another, whose
-/// answer is that the slot is on its way.
+/// The attempt was sent on a connection that closed, and again on another, which answers that the
+/// slot is migrating.
 #[test]
 fn what_may_have_been_executed_is_unknown_where_the_slot_moves_meanwhile() {
     let gone = free_port().unwrap();
@@ -293,7 +293,7 @@ fn what_may_have_been_executed_is_unknown_where_the_slot_moves_meanwhile() {
     assert!(master.asked().iter().any(|it| it.starts_with("EVALSHA")));
 }
 
-/// It has arrived by the next attempt.
+/// The slot has arrived by the next attempt.
 #[test]
 fn who_waits_goes_on_while_the_slot_is_on_its_way() {
     let gone = free_port().unwrap();

@@ -1,4 +1,4 @@
-//! Renewals, and marks of runs, that count only once replicas have them.
+//! Renewals and run marks that count only once replicas have them.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn a_renewal_that_moves_no_end_on_the_master_is_confirmed_by_replicas_that_have_
     let leases: Vec<_> = locks.map(|lock| lock.acquire(LONG).unwrap()).collect();
     group.replicas[0].freeze().unwrap();
     for lease in &leases {
-        // The watchdog has renewed it on the master alone, so that it ends later there.
+        // The watchdog renewed it on the master alone, so it ends later there.
         assert!(comes_true(|| lease.state() == RenewalState::Unknown));
         let answer = lease.renew(lease.remaining() + 500 * MS);
         assert!(is_too_few(&answer), "{}: {answer:?}", lease.name());
@@ -26,7 +26,7 @@ fn a_run_is_marked_once_so_many_replicas_have_the_mark() {
     let group = Replicated::start(1);
     let mut conn = group.conn();
     let pool = Pool::connect(&group.master.url()).unwrap();
-    // Two connections: what is sent again goes by the other one.
+    // Two connections: a retry uses the other one.
     drop([pool.get().unwrap(), pool.get().unwrap()]);
     let options = Options::new().lease(4_000 * MS).replicas(1, 100 * MS);
     let lock = Locks::new(&pool).unwrap().lock("a").with(options);

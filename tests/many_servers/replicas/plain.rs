@@ -1,4 +1,4 @@
-//! What plain functions have acquired, and replicas have to have.
+//! Locks acquired by plain functions and confirmed on replicas.
 
 use leasehold::{
     Owner, Token, acquire_lock_with_timeout,
@@ -13,7 +13,7 @@ use super::*;
 
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Acquires a lock of each kind by its plain function, and says which hold that is.
+/// Acquires a lock of each kind by its plain function, and returns the hold.
 fn acquired(conn: &mut Connection) -> Vec<(&'static str, Hold)> {
     let token = Token::random();
     let end = End::After(LEASE);

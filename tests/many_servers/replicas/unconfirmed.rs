@@ -1,4 +1,4 @@
-//! Servers and replicas that cannot confirm, and what may not be asked of them.
+//! Servers and replicas that cannot confirm, and combinations that are refused.
 
 use super::*;
 
@@ -51,26 +51,26 @@ fn a_server_that_forbids_wait_says_so_and_the_lock_is_given_back() {
     assert!(!exists(&mut conn, "a"));
 }
 
-/// The number of a client that waits for replicas.
+/// The id of a client that waits for replicas.
 fn who_waits(conn: &mut Connection) -> Option<String> {
     let clients: String = redis::cmd("CLIENT").arg("LIST").query(conn).unwrap();
     let mut lines = clients.lines().filter(|line| line.contains("flags=b"));
     lines.find_map(|line| Some(line.split(' ').next()?.strip_prefix("id=")?.to_owned()))
 }
 
-/// It stops with an error, as it does when it becomes a replica itself.
+/// The wait ends with an error, as it does when the server becomes a replica.
 #[test]
 fn a_server_that_stops_waiting_for_replicas_is_asked_again() {
     let group = Replicated::start(1);
     let mut conn = group.conn();
     let locks = Locks::connect(&group.master.url()).unwrap();
     let locks = locks.with(Options::new().replicas(1, 900 * MS));
-    // The server knows the script from then on.
+    // From now on the server knows the script.
     drop(locks.lock("a").acquire(LONG).unwrap());
     group.gate.shut_for_replicas();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| locks.lock("a").acquire(LONG).map(drop));
-        // Its time may be over by then, and it waits again.
+        // Its time limit may end first, and it waits again.
         assert!(comes_true(|| {
             let Some(client) = who_waits(&mut conn) else {
                 return false;
@@ -140,7 +140,7 @@ fn what_cannot_be_waited_for_is_refused_before_anything_is_sent() {
         calls(&mut server.connection().unwrap(), "evalsha").unwrap(),
         0
     );
-    // None is none, whatever the wait.
+    // Zero replicas means none, whatever the wait.
     drop(
         locks
             .lock("a")
