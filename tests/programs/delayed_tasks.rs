@@ -1,4 +1,4 @@
-//! The book's delayed tasks: each is moved under a lock of its own, and runs once.
+//! The book's delayed tasks: each is moved under its own lock, and runs once.
 
 use crate::common::{Server, example};
 

@@ -1,4 +1,4 @@
-//! Processes of which one leads: one is killed, one is halted and goes on, one is told to end.
+//! Processes elect a leader: one is killed, one is stopped and continues, one is told to exit.
 
 use std::{
     io::{BufRead, BufReader},
@@ -17,14 +17,14 @@ use crate::common::{
 const LEASE: Duration = Duration::from_secs(3);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A process of the example. However the test ends, it does not outlive this value.
+/// A process of the example, killed when this value is dropped.
 struct Process {
     child: Child,
     said: Arc<Mutex<Vec<String>>>,
 }
 
 impl Process {
-    /// Starts one that has begun to wait for the lock.
+    /// Starts a process and waits until it waits for the lock.
     fn start(server: &Server) -> Self {
         let mut program = example("leader");
         let program = program.arg(server.url()).stdout(Stdio::piped());
@@ -52,7 +52,7 @@ impl Process {
         said.iter().any(|line| line.starts_with(start))
     }
 
-    /// The times at which it believed that it led.
+    /// The times at which it claimed to lead.
     fn leads_at(&self) -> Vec<u64> {
         let said = self.said.lock().unwrap();
         let times = said.iter().filter_map(|line| {
@@ -114,7 +114,7 @@ fn one_process_leads_and_another_after_it_is_killed_halted_or_told_to_end() {
         c.ends_well();
         assert!(comes_true(|| c.has_said("handed over")));
 
-        // One that waits ends as well.
+        // A waiting process exits too.
         let mut d = Process::start(&server);
         d.signal("TERM");
         d.ends_well();

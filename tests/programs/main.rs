@@ -1,5 +1,6 @@
-//! Whole programs as a user runs them: lockrun, the examples, and programs of other languages on the same locks. `cargo test`
-//! builds the examples first; before `cargo test --test programs`, `cargo build --examples` does.
+//! Programs as a user runs them: lockrun, the examples, and other languages' programs on the same
+//! locks. `cargo test` builds the examples first; before `cargo test --test programs`, run `cargo
+//! build --examples`.
 #![cfg(unix)]
 #![allow(
     clippy::unwrap_used,
@@ -13,7 +14,7 @@ mod common;
 mod delayed_tasks;
 mod interop;
 mod leader;
-// Only the crate as it was packaged can be without it.
+// Absent only from the packaged crate.
 #[cfg(feature = "lockrun")]
 mod lockrun;
 mod market;

@@ -1,4 +1,4 @@
-//! The example that counts what happens to locks.
+//! The example that counts lock events.
 
 use crate::common::{Server, example};
 

@@ -1,4 +1,4 @@
-//! The program of the README that is done once a night.
+//! The README's nightly job.
 
 use std::{process::Stdio, time::Duration};
 
@@ -35,7 +35,7 @@ fn where_the_first_host_fails_another_that_waits_does_the_job() {
         let mut program = example("once_a_night");
         let program = program.arg(server.url()).stdout(Stdio::piped());
         second = Some(program.spawn().unwrap());
-        // It has found the lock taken before this host fails.
+        // It has found the lock held before this host fails.
         let has_asked = || wait::calls(&mut watcher, "evalsha").unwrap() > attempts;
         assert!(wait::comes_true(has_asked));
         Err::<(), _>(Error::other("the disk is full"))

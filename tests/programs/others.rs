@@ -1,4 +1,4 @@
-//! The example that has no test of its own: it ends well.
+//! The example without a test of its own exits successfully.
 
 use crate::common::{Server, example};
 

@@ -1,4 +1,4 @@
-//! The program in which twenty threads of two processes share three permits.
+//! The example in which twenty threads of two processes share three permits.
 
 use crate::common::{Server, example, examples::printed};
 

@@ -1,14 +1,14 @@
-//! The pictures on the pages are what the examples print, times and other numbers aside. The code
-//! on the pages is theirs, and the library's.
+//! The pictures on the pages match the output of the examples, except for times and other numbers.
+//! The code on the pages matches that of the examples and the library.
 
 use std::{collections::BTreeSet, fs, path::Path, sync::Mutex, thread};
 
 use crate::common::{example, examples::printed, wait::at_once};
 
-/// A lease of 300 ms may be over before the next line, on a busy machine: that is another picture, and not each time. Only a picture
-/// that differs is run for again.
+/// On a busy machine a lease of 300 ms may end before the next line, which sometimes changes a
+/// picture. Only a picture that differs is produced again.
 const RUNS: usize = 10;
-/// Many at once, since most of them is waiting.
+/// Many run at once, because they mostly wait.
 const AT_ONCE: usize = 8;
 
 const PROBLEMS: [&str; 3] = [
@@ -17,7 +17,7 @@ const PROBLEMS: [&str; 3] = [
     "problem_3_two_holders",
 ];
 
-/// The pages of README and docs, with those in other languages.
+/// The pages of README and docs, including the translations.
 fn pages() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = vec![root.join("README.md")];
@@ -32,7 +32,7 @@ fn pages() -> Vec<String> {
     texts.collect::<Result<_, _>>().unwrap()
 }
 
-/// Without what differs from run to run: numbers, and the spaces that make room for them.
+/// The text without the parts that differ from run to run: numbers, and the spaces that align them.
 fn lasting(text: &str) -> String {
     let mut lasting = String::new();
     for line in text.lines() {
@@ -53,7 +53,7 @@ fn lasting(text: &str) -> String {
     lasting
 }
 
-/// What one example prints, scene by scene, from the head of its columns on.
+/// The output of an example, scene by scene, from its column headers on.
 fn scenes(name: &str, args: &[&str]) -> Vec<String> {
     let text = printed(|| {
         let mut command = example(name);
@@ -66,7 +66,7 @@ fn scenes(name: &str, args: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// The pictures on a page, in its order.
+/// The pictures on a page, in order.
 fn pictures(page: &str) -> Vec<String> {
     let blocks = page.split("```text\n").skip(1);
     let blocks = blocks.filter_map(|block| block.split("```").next());
@@ -86,7 +86,7 @@ fn traps_named_on(page: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// What these examples print, scene by scene.
+/// The output of these examples, scene by scene.
 fn scenes_of<'a>(programs: impl Iterator<Item = (&'a str, Option<&'a str>)> + Send) -> Vec<String> {
     let (left, printed) = (Mutex::new(programs), Mutex::default());
     thread::scope(|threads| {
@@ -127,7 +127,7 @@ fn the_page_of_the_three_problems_shows_all_that_they_print_in_their_order() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/three-problems.md")).unwrap();
     let shown = pictures(&page);
-    // The first scene that is not on the page, or comes too late.
+    // The first scene that is missing from the page, or out of order.
     let differs = |name| {
         let mut left = shown.iter();
         let mut scenes = scenes(name, &[]).into_iter();
@@ -142,8 +142,8 @@ fn the_page_of_the_three_problems_shows_all_that_they_print_in_their_order() {
     });
 }
 
-/// The text of the Rust and Lua files below a folder, without line breaks and indentation. The examples in their documentation are
-/// code as well.
+/// The text of the Rust and Lua files in a folder, without line breaks and indentation. It includes
+/// the examples in their documentation.
 fn code_below(folder: &Path) -> Vec<String> {
     let mut code = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {

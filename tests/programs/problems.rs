@@ -2,11 +2,11 @@
 
 use crate::common::{Server, example, examples::printed};
 
-/// The stories that an example tells: a title and what happens.
+/// The stories of an example: a title and what happens.
 fn stories_of(name: &str) -> Vec<String> {
     let server = Server::start().unwrap();
     let text = printed(|| {
-        // A run that failed may have left a lock.
+        // A failed run may have left a lock.
         let mut conn = server.connection().unwrap();
         redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
         let mut command = example(name);

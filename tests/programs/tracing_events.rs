@@ -10,7 +10,7 @@ fn what_happens_to_a_lock_is_told_to_tracing() {
         let output = output.unwrap();
         assert!(output.status.success(), "{output:?}");
         let log = String::from_utf8(output.stdout).unwrap();
-        // In this order. What happens on the watchdog's threads is in the span of the acquire too.
+        // In this order. Events on the watchdog's threads are also in the span of the acquire.
         let (wait, hold) = ("wait{lock=\"traced\"}: ", "hold{lock=\"traced\"}: ");
         let mut lines = log.lines();
         for expected in [
@@ -31,7 +31,7 @@ fn what_happens_to_a_lock_is_told_to_tracing() {
             let is_next = |line: &str| expected.iter().all(|text| line.contains(*text));
             assert!(lines.any(is_next), "{expected:?}: {log}");
         }
-        // Of nine failures in a row the first, the second, the fourth and the eighth, each with its causes.
+        // Of nine failures in a row the first, second, fourth and eighth, each with its causes.
         let failed = lines.filter(|line| line.contains("not acquired"));
         let failed: Vec<_> = failed.collect();
         let is_told = |(line, number): (&&str, &u32)| {

@@ -1,4 +1,4 @@
-//! Money that two processes move, of which one is killed: none is lost, and nobody waits for ever.
+//! Two processes move money, and one is killed: no money is lost, and no wait hangs.
 
 use crate::common::{Server, example, wait::unless_halted};
 

@@ -1,4 +1,4 @@
-//! Every trap is a real failure, and is avoided.
+//! Every trap is a real failure, and can be avoided.
 
 use std::{
     fs,
@@ -9,9 +9,9 @@ use std::{
 
 use crate::common::{Server, example, examples::printed, wait::unless_halted};
 
-/// As many as the pages say.
+/// The number on the pages.
 const COUNT: usize = 45;
-/// Many at once, since most of a trap is waiting.
+/// Many run at once, because a trap mostly waits.
 const AT_ONCE: usize = 8;
 
 fn traps(args: &[&str]) -> Output {
@@ -29,7 +29,7 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// The names that the list gives.
+/// The names in the list.
 fn names() -> Vec<String> {
     let list = text(&traps(&[]));
     let indented = list.lines().filter_map(|line| line.strip_prefix("  "));
@@ -116,7 +116,7 @@ fn a_name_that_is_none_is_refused() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("no-such-trap"));
 }
 
-/// What the example `timeline` draws of a trap's history: the picture's words, scene by scene.
+/// The text in the example `timeline`'s drawing of a trap, scene by scene.
 fn words_drawn_of(trap: &str) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let history = folder.path().join("history.jsonl");

@@ -1,4 +1,4 @@
-//! The program of the README that moves money under a lock.
+//! The README's program that moves money under a lock.
 
 use redis::Commands;
 

@@ -1,4 +1,5 @@
-//! What `mutex` and `reentrant` send, and what their scripts do: round trips, keys, and what a refusal touches.
+//! The commands of `mutex` and `reentrant`, and those in their scripts: round trips, keys, and what
+//! a refusal touches.
 
 use std::time::Duration;
 
@@ -15,10 +16,10 @@ use redis::{Connection, cmd};
 const LEASE: Duration = Duration::from_secs(10);
 const NAMES: [&str; 3] = ["a", "{shop}:report", "a{b}c"];
 
-/// What is sent, and how to make it be sent.
+/// The commands sent, and a call that sends them.
 type Function = (&'static str, fn(&mut Connection, &Who));
 
-/// Whose calls they are.
+/// The caller's identity.
 struct Who {
     name: &'static str,
     token: Token,
@@ -46,7 +47,7 @@ impl Who {
     }
 }
 
-/// In an order in which each of them does its work.
+/// In an order in which each of them succeeds.
 const MUTEX: [Function; 5] = [
     ("EVALSHA", |conn, who| {
         mutex::try_acquire(conn, who.name, &who.token, End::After(LEASE)).unwrap();
@@ -73,7 +74,7 @@ const MUTEX: [Function; 5] = [
 ];
 const REENTRANT: [Function; 5] = [
     ("EVALSHA", |conn, who| {
-        // A token is for one acquisition, and this is called again after the release.
+        // A token is for one acquisition, and this runs again after the release.
         let token = Token::random();
         reentrant::try_acquire(conn, who.name, &who.owner, &token, LEASE).unwrap();
     }),
@@ -98,7 +99,7 @@ fn call_all(functions: [Function; 5], conn: &mut Connection, who: &Who) {
     }
 }
 
-/// What was executed, inside scripts and outside: each command with the key that it is about.
+/// The commands executed inside and outside scripts, each with its key.
 fn touched(commands: &[String]) -> Vec<(&str, &str)> {
     let words = commands.iter().map(|command| {
         let mut words = command.split(' ');
@@ -227,7 +228,7 @@ fn a_mutex_that_was_free_costs_five_commands_in_its_script_and_a_refusal_one() {
     let (server, mut conn) = start();
     let (ours, theirs) = (Who::new("a", "ours"), Who::new("a", "theirs"));
     let [take, .., release] = MUTEX;
-    // The first hold writes the companion's end as well.
+    // The first hold also sets the companion's expiry.
     take.1(&mut conn, &ours);
     release.1(&mut conn, &ours);
     let mut monitor = Monitor::start(&server).unwrap();
@@ -243,7 +244,8 @@ fn a_mutex_that_was_free_costs_five_commands_in_its_script_and_a_refusal_one() {
     assert_eq!(names, ["GET", "TIME", "HGET", "HSET", "SET", "GET"]);
 }
 
-/// A plain mutex is taken without: tests/locks/untold.rs has the one that is waited for.
+/// A plain mutex is acquired without a read; tests/locks/untold.rs covers a mutex with waiting
+/// threads.
 #[test]
 fn acquires_and_renewals_read_the_lock_after_their_last_write_to_it() {
     let renew: Function = ("EVALSHA", |conn, who| {

@@ -1,4 +1,4 @@
-//! The fencing token grows, whatever happens to the lock and to what stands beside it.
+//! The fencing token grows, whatever happens to the lock and its companion.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const COMPANION: &str = "{lock:a}:lease";
 const LEASE: Duration = Duration::from_secs(10);
 const DAY_MILLIS: i64 = 24 * 60 * 60 * 1_000;
 
-/// Takes the lock, in turn by either recipe that hands out fencing tokens, and gives it back.
+/// Acquires and releases by either recipe with fencing tokens, alternately.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Mutex,
@@ -42,7 +42,7 @@ impl Kind {
         fence.get()
     }
 
-    /// The fencing token of a hold that is over.
+    /// Acquires, releases, and returns the fencing token.
     fn once(self, conn: &mut Connection) -> u64 {
         let token = Token::random();
         let fence = self.acquire(conn, &token, LEASE);
@@ -93,7 +93,7 @@ fn it_grows_over_an_end_and_a_flush() {
     }
 }
 
-/// Of the microseconds the server leaves out the zeros in front.
+/// The server's microseconds have no leading zeros.
 #[test]
 fn it_is_so_at_the_beginning_of_a_second() {
     for kind in KINDS {
@@ -169,7 +169,7 @@ fn what_it_is_kept_in_ends_by_itself() {
         let left: i64 = conn.pttl(COMPANION).unwrap();
         assert!((DAY_MILLIS - 5_000..=DAY_MILLIS).contains(&left), "a day");
 
-        // As long ago as a mutex does not write it again.
+        // As old as a mutex never leaves it.
         let fence: u64 = conn.hget(COMPANION, "fence").unwrap();
         let earlier = fence - 1_000_000_000;
         conn.hset::<_, _, _, ()>(COMPANION, "fence", earlier)

@@ -1,4 +1,4 @@
-//! Many threads on a few locks: what they did is written down, and looked at afterwards.
+//! Many threads on a few locks record their holds, which are checked afterwards.
 
 use std::{
     sync::{Barrier, Mutex},
@@ -21,8 +21,8 @@ use redis::{Commands, Connection};
 const WAIT: Duration = Duration::from_secs(30);
 const LEASE: Duration = Duration::from_secs(60);
 
-/// What a thread did at a lock. One that comes in says so after it got the lock, one that leaves before it gives it back:
-/// so two that hold it at once show as two that came in with nobody leaving in between.
+/// An event at a lock. A thread records *in* after it has the lock, and *out* before it releases;
+/// so overlapping holds show as two *in* without an *out* between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     In { thread: usize, fence: Option<u64> },
@@ -31,7 +31,7 @@ enum Event {
 
 type History = Mutex<Vec<Event>>;
 
-/// Holds a lock once, from coming in to leaving.
+/// Holds a lock once, from *in* to *out*.
 type Turn = fn(&mut Connection, &Place<'_>);
 
 struct Place<'h> {
@@ -53,7 +53,7 @@ impl Place<'_> {
     }
 }
 
-/// So many threads go round so many locks, each so often, with the turns taken in turn.
+/// Runs threads over the locks, each thread for `rounds`, with the turns in rotation.
 fn run(threads: usize, names: usize, rounds: usize, turns: &[Turn]) {
     let server = Server::start().unwrap();
     let histories: Vec<History> = (0..names).map(|_| History::default()).collect();
@@ -84,7 +84,7 @@ fn run(threads: usize, names: usize, rounds: usize, turns: &[Turn]) {
     assert_eq!(left, Vec::<String>::new(), "every count is balanced");
 }
 
-/// One at a time, with growing fencing tokens. Answers how often the lock was held.
+/// One holder at a time, with growing fencing tokens. Returns the number of holds.
 fn check(history: &History) -> usize {
     let events = history.lock().unwrap();
     let mut last = 0;
@@ -129,7 +129,7 @@ fn book_turn(conn: &mut Connection, place: &Place<'_>) {
     assert!(release_lock(conn, &place.name, &token).unwrap());
 }
 
-/// One to four deep, every acquisition and every release sent twice, as if the first answer had been lost.
+/// One to four levels; every acquire and release is sent twice, as after a lost answer.
 fn reentrant_turn(conn: &mut Connection, place: &Place<'_>) {
     let (name, owner) = (&place.name, Owner::current_thread());
     let tokens: Vec<Token> = (0..=(place.thread + place.round) % 4)
@@ -169,7 +169,7 @@ fn writers_turn(conn: &mut Connection, place: &Place<'_>) {
     assert!(read_write::release_write(conn, name, &token).unwrap());
 }
 
-/// In crowds of 2 to 32 threads on 1 to 8 locks, about so many turns each.
+/// Crowds of 2 to 32 threads on 1 to 8 locks, about this many turns each.
 fn run_crowds(turns_each: usize, turns: &[Turn]) {
     let crowds = [(2, 1), (2, 8), (8, 2), (32, 1), (32, 8)];
     at_once(crowds, |(threads, names)| {

@@ -1,4 +1,5 @@
-//! Every recipe on real servers: mutex, reentrant, `read_write` and the editions of the article.
+//! Every recipe on real servers: mutex, reentrant, `read_write`, semaphore and the article's
+//! editions.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

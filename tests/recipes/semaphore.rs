@@ -37,7 +37,7 @@ fn an_acquire_that_is_sent_twice_has_one_permit_and_its_end_only_grows() {
     assert!(end(&mut conn, &token) > first);
     assert_eq!(conn.zcard::<_, u64>(KEY).unwrap(), 1);
     assert!(take(&mut conn, 2, LONG).is_some());
-    // Recognised, though others have the rest.
+    // The holder is recognised although no permit is free.
     assert!(semaphore::try_acquire(&mut conn, "api", 2, &token, LONG).unwrap());
 }
 
@@ -58,7 +58,7 @@ fn a_renewal_never_takes_back_a_permit_that_was_lost() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
-        // Its end keeps the key, so that the ended permit is still in it.
+        // The longer permit keeps the key, so the expired one is still in it.
         let long = take(&mut conn, 2, LONG).unwrap();
         let lost = take(&mut conn, 2, 20 * MS).unwrap();
         thread::sleep(40 * MS);
@@ -142,7 +142,7 @@ fn keys_of_other_types_are_refused_and_stay_as_they_are() {
     }
 }
 
-/// Such as one whose companion the server has evicted.
+/// For example if the server has evicted the companion.
 #[test]
 fn a_holder_of_whom_nothing_is_known_is_shown_nevertheless() {
     let server = Server::start().unwrap();
@@ -160,7 +160,7 @@ fn a_holder_of_whom_nothing_is_known_is_shown_nevertheless() {
     );
 }
 
-/// It would end with the permits.
+/// A companion would expire with the permits.
 #[test]
 fn a_hash_beside_it_that_is_no_companion_stays_as_it_is() {
     let server = Server::start().unwrap();
@@ -188,7 +188,7 @@ fn a_hash_beside_it_that_is_no_companion_stays_as_it_is() {
         assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [COMPANION]);
         assert_eq!(dump(&mut conn, COMPANION), before);
 
-        // Or if it comes there later.
+        // Also if it appears later.
         let () = conn.del(COMPANION).unwrap();
         let token = take(&mut conn, 3, LONG).unwrap();
         let before = foreign(&mut conn);
@@ -208,7 +208,7 @@ fn what_people_see_of_a_holder_is_of_its_first_attempt_and_is_gone_with_its_perm
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
-        // Of a lock of another kind, so that the companion stays.
+        // Of a lock of another kind, so the companion stays.
         let () = conn.hset(COMPANION, "fence", 7).unwrap();
         let token = take(&mut conn, 3, 4 * LONG).unwrap();
         let since = |conn: &mut Connection| semaphore::holders(conn, "api").unwrap()[0].since();
@@ -267,14 +267,14 @@ fn both_keys_have_an_end_from_the_first_permit_on_and_a_renewal_moves_it_to_late
     let other = take(&mut conn, 2, LONG).unwrap();
     renew(&mut conn, &other, 2 * LONG);
     ends_between(&mut conn, 3, 4);
-    // An operator's wish stands.
+    // An operator's `PERSIST` is respected.
     let () = conn.persist(KEY).unwrap();
     renew(&mut conn, &token, 6 * LONG);
     assert_eq!(conn.pttl::<_, i64>(KEY).unwrap(), -1);
 }
 
-/// A server may say what time it is later than when it began the script, from where it counts the
-/// time that a key stays.
+/// A server may report a later time than the start of the script, from which it counts the key's
+/// lifetime.
 #[test]
 fn a_server_that_stands_still_within_a_script_does_not_end_what_lasts_longer() {
     let server = Server::start().unwrap();

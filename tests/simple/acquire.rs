@@ -1,4 +1,4 @@
-//! `acquire_lock` and `acquire_lock_with_timeout`: what they write, and what they answer.
+//! `acquire_lock` and `acquire_lock_with_timeout`: the data they write, and their results.
 
 use std::{thread, time::Duration};
 
@@ -98,7 +98,8 @@ fn leases_below_a_second() {
 #[test]
 fn a_reply_that_came_too_late_was_ours_all_the_same() {
     wait::unless_halted(|| {
-        // The request is held back until the client has given up on it: its repetition finds the client's own token.
+        // The request is delayed until the client has given up on it: its retry finds the client's
+        // own token.
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
         let mut conn = proxy.connection().unwrap();

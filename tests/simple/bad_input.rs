@@ -1,4 +1,5 @@
-//! Arguments of the lock functions that cannot be used are refused before anything is sent; all others are taken.
+//! Invalid arguments of the lock functions are refused before anything is sent; all others are
+//! accepted.
 
 use std::{cell::RefCell, time::Duration};
 
@@ -14,7 +15,7 @@ const LEASE: Duration = Duration::from_secs(10);
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A connection on which whatever is sent fails: the server has closed it.
+/// A connection that the server has closed: every command fails.
 pub(super) fn dead_connection(server: &Server) -> Connection {
     let mut conn = server.connection().unwrap();
     let id: i64 = redis::cmd("CLIENT").arg("ID").query(&mut conn).unwrap();
@@ -25,7 +26,7 @@ pub(super) fn dead_connection(server: &Server) -> Connection {
     conn
 }
 
-/// On the dead connection this means that nothing was sent either.
+/// On the dead connection this also means that nothing was sent.
 pub(super) fn is_invalid<T>(result: &Result<T>, argument: &str) -> bool {
     match result {
         Err(Error::Invalid {
@@ -43,7 +44,7 @@ fn runner(cases: u32) -> TestRunner {
     })
 }
 
-/// What a name may be, said in another way than the library says it.
+/// The rules for a name, in another form than the library's.
 fn may_be_a_name(name: &str) -> bool {
     let braces: String = name.chars().filter(|c| "{}".contains(*c)).collect();
     let tag = (braces == "{}" && !name.contains("{}")) || braces.is_empty();
@@ -201,7 +202,7 @@ fn any_duration_is_a_lease_that_ends_or_is_refused() {
         let left: i128 = conn.pttl::<_, i64>("lock:a").unwrap().into();
         let most = i128::try_from(lease.as_nanos().div_ceil(1_000_000)).unwrap();
         prop_assert!(left <= most, "{left} ms of {lease:?}");
-        // -2: over already. -1, which no lease may ever show, is a key without end.
+        // -2: already expired. -1, an endless key, must never occur.
         prop_assert!(left != -1);
         prop_assert!(left >= most - 5_000, "{left} ms of {lease:?}");
         let () = conn.del("lock:a").unwrap();

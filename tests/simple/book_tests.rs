@@ -1,4 +1,5 @@
-//! What the tests in the book's repository check, of its Python, Java, Go, Node and Ruby code, with our functions.
+//! The tests of the book's repository, for its Python, Java, Go, Node and Ruby code, with our
+//! functions.
 
 use std::{thread, time::Duration};
 

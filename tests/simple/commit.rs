@@ -1,4 +1,4 @@
-//! `commit_while_held`: all of it while the lock is ours, or nothing.
+//! `commit_while_held`: all of it while the lock is ours, or none of it.
 
 use std::{
     sync::{
@@ -29,7 +29,8 @@ fn counter(conn: &mut Connection) -> i64 {
     conn.get::<_, Option<i64>>("counter").unwrap().unwrap_or(0)
 }
 
-/// A commit during which `between` was called just before its transaction, and how often it was tried.
+/// A commit that calls `between` just before its transaction. Returns its result and the number of
+/// attempts.
 fn commit_while(
     server: &Server,
     mut between: impl FnMut(&mut Connection) + Send + 'static,
@@ -53,7 +54,7 @@ fn commit_while(
     (result, tries.load(Ordering::SeqCst))
 }
 
-/// A transaction that has nothing to do with the lock is not aborted by a write to the lock. Leaves the lock as it is.
+/// A write to the lock aborts no unrelated transaction. Leaves the lock as it is.
 fn assert_nothing_is_watched(conn: &mut Connection, other: &mut Connection) {
     let () = other.persist("lock:a").unwrap();
     let () = other.pexpire("lock:a", 10_000).unwrap();

@@ -1,4 +1,4 @@
-//! The end that `acquire_lock_with_timeout` gives to somebody else's lock: only if it has none, and never to another one.
+//! `acquire_lock_with_timeout` sets an expiry on another holder's lock only if it has none.
 
 use std::{
     sync::{
@@ -19,7 +19,7 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// What a program on the book's functions leaves when it dies between `SETNX` and `EXPIRE`.
+/// The lock of a program that died between `SETNX` and `EXPIRE`, as the book's functions send them.
 fn lock_without_end(conn: &mut redis::Connection) {
     conn.set::<_, _, ()>("lock:a", "another holder").unwrap();
 }
@@ -107,7 +107,8 @@ fn a_lock_that_has_an_end_is_neither_renewed_nor_shortened_nor_written_by_a_wait
     }
 }
 
-/// In milliseconds since 1970, by the server's clock: asked at one moment, so that no time passes in between.
+/// Milliseconds since 1970 on the server's clock, read in one transaction so that no time passes in
+/// between.
 fn end_of_the_lock(conn: &mut redis::Connection) -> i64 {
     let mut both = redis::pipe();
     both.atomic().cmd("TIME").pttl("lock:a");
@@ -117,7 +118,7 @@ fn end_of_the_lock(conn: &mut redis::Connection) -> i64 {
 
 #[test]
 fn a_lock_in_its_last_half_second_is_left_to_end() {
-    // TTL rounds what is left to whole seconds: 0 here, which the book's printed code takes for "has no end".
+    // TTL rounds to whole seconds: 0 here, which the book's printed code takes for "has no end".
     let (_server, mut conn) = start();
     lock_with_end(&mut conn, 300);
 
@@ -131,7 +132,8 @@ fn a_lock_in_its_last_half_second_is_left_to_end() {
 
 #[test]
 fn a_lock_that_changes_hands_between_two_requests_keeps_its_own_end() {
-    // A look at the end and a repair in two requests would find a lock without end, and shorten the next holder's.
+    // If the check and the repair were two requests, the repair could shorten the next holder's
+    // lock.
     let server = Server::start().unwrap();
     let mut other = server.connection().unwrap();
     lock_without_end(&mut other);

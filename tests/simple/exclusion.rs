@@ -1,4 +1,4 @@
-//! One holder at a time, however many threads want the lock.
+//! One holder at a time, however many threads compete for the lock.
 
 use std::{collections::HashSet, thread, time::Duration};
 
@@ -9,7 +9,7 @@ use redis::{Commands, Connection};
 const PATIENT: Duration = Duration::from_secs(20);
 const LEASE: Duration = Duration::from_secs(10);
 
-/// Adds one to the lock's own number by a `GET` and a `SET`, and makes sure that nobody else is at it.
+/// Increments the lock's number by `GET` and `SET`, and asserts that no other thread does.
 fn count_up(conn: &mut Connection, name: &str, token: &Token) {
     let (number, mark) = (format!("number:{name}"), format!("mark:{name}"));
     let alone: bool = conn.set_nx(&mark, token.to_string()).unwrap();
@@ -20,7 +20,7 @@ fn count_up(conn: &mut Connection, name: &str, token: &Token) {
     assert_eq!(conn.get_del(&mark), Ok(token.to_string()));
 }
 
-/// Every thread takes the named lock of each of its rounds. Returns all tokens.
+/// In each round, every thread acquires that round's lock. Returns all tokens.
 fn hammer(
     server: &Server,
     threads: usize,

@@ -1,5 +1,5 @@
-//! The plain functions of the book on real servers: `acquire_lock`, `acquire_lock_with_timeout`, `release_lock`,
-//! `commit_while_held`.
+//! The book's plain functions on real servers: `acquire_lock`, `acquire_lock_with_timeout`,
+//! `release_lock`, `commit_while_held`, and the semaphores.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

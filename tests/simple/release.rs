@@ -1,4 +1,5 @@
-//! `release_lock`: nobody's lock but ours, whatever happens between its two round trips, and no `WATCH` left behind.
+//! `release_lock` never releases another holder's lock, whatever happens between its two round
+//! trips, and leaves no `WATCH`.
 
 use std::{sync::mpsc, time::Duration};
 
@@ -15,8 +16,8 @@ fn held_lock(conn: &mut Connection) -> Token {
         .unwrap()
 }
 
-/// Takes the lock on one connection and releases it on another one, after `between` was called just before the `DEL`.
-/// Returns what the release said and the connection that it was said on, with the proxy that it goes through.
+/// Acquires on one connection and releases on another, with `between` called just before the `DEL`.
+/// Returns the result, the releasing connection and its proxy.
 fn release_while(
     server: &Server,
     mut between: impl FnMut(&mut Connection) + Send + 'static,
@@ -29,7 +30,7 @@ fn release_while(
     (release_lock(&mut conn, "a", &token), conn, proxy)
 }
 
-/// A transaction that has nothing to do with the lock is not aborted by a write to the lock.
+/// A write to the lock aborts no unrelated transaction.
 fn assert_nothing_is_watched(conn: &mut Connection, other: &mut Connection) {
     let () = other.set("lock:a", "written from elsewhere").unwrap();
     let () = redis::cmd("MULTI").query(conn).unwrap();
@@ -115,7 +116,7 @@ fn a_lock_that_ends_before_the_delete_was_not_released() {
 
 #[test]
 fn a_delete_that_found_nothing_released_nothing() {
-    // What a server before 6.0.9 answers when the lock ends after the WATCH.
+    // The answer of a server before 6.0.9 if the lock expires after the WATCH.
     let server = Server::start().unwrap();
     let token = held_lock(&mut server.connection().unwrap());
     let proxy = Proxy::in_front_of(&server).unwrap();
@@ -239,7 +240,7 @@ fn a_token_is_shown_by_its_display_alone() {
     assert_eq!(format!("{token:?}"), "Token(..)");
     assert_eq!(format!("{token:#?}"), "Token(..)");
 
-    // An acquire whose outcome is unknown hands over its token, but does not tell it.
+    // An acquire with an unknown outcome returns its token, but does not print it.
     let (go_on, stop) = mpsc::channel();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut conn = proxy.connection().unwrap();

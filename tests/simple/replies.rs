@@ -1,4 +1,4 @@
-//! What `commit_while_held` answers: results of any type, refusals, and commands that it does not take.
+//! Replies of `commit_while_held`: results of any type, refusals, and commands that it rejects.
 
 use std::{collections::HashMap, error::Error as _, io, sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use crate::common::{Server, start, wait};
 use leasehold::{Error, Result, Token, acquire_lock_with_timeout, commit_while_held};
 use redis::{Commands, Connection, FromRedisValue, Pipeline};
 
-/// A server, a connection and a lock `a` that is held by the token.
+/// A server, a connection, and a lock `a` held with the token.
 struct Held {
     server: Server,
     conn: Connection,
@@ -120,7 +120,7 @@ fn a_push_that_comes_between_is_no_answer() {
         .unwrap();
     let mut other = held.server.connection().unwrap();
     for n in 1..=3 {
-        // The server tells of this write before it answers anything else.
+        // The server sends a notification of this write before any other answer.
         let () = other.set("elsewhere", n).unwrap();
         let (count,): (i64,) = held
             .commit(|pipeline| {
@@ -279,7 +279,7 @@ fn commands_that_break_a_transaction_or_change_the_connection_are_not_taken() {
     held.assert_conn_is_clean();
 }
 
-/// So that whoever remembers one can give it to everybody who asks.
+/// So an error can be stored and returned to several callers.
 #[test]
 fn a_clone_of_an_error_says_the_same_from_the_same_source() {
     let Held {

@@ -51,7 +51,7 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
 }
 
-/// The wait takes longer than the lease of the first.
+/// The wait takes longer than the first lock's lease.
 #[test]
 fn what_is_held_is_renewed_while_the_next_is_waited_for() {
     unless_halted(|| {
@@ -114,7 +114,7 @@ fn a_loss_inside_is_told_with_all_names_and_a_panic_releases_all() {
     assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
 }
 
-/// With the locks in the callers' order each would wait for the other until its time is over.
+/// In the callers' orders each would wait for the other until its time limit.
 #[test]
 fn callers_with_opposite_orders_do_not_wait_in_a_circle() {
     unless_halted(|| {
@@ -149,7 +149,7 @@ fn a_single_lock_and_a_mutex_exclude_it() {
     assert!(ran.unwrap().unwrap().unless_lost().unwrap());
 }
 
-/// The last one is had at once, but its answer takes longer than the leases.
+/// The last one is granted at once, but its answer takes longer than the leases.
 #[test]
 fn all_are_held_inside_however_long_the_answers_took() {
     unless_halted(|| {
@@ -187,7 +187,7 @@ fn a_lease_that_is_over_before_the_answer_comes_is_a_loss() {
     });
 }
 
-/// Each release would wait for its own answer.
+/// Otherwise each release would wait for its own answer.
 #[test]
 fn a_release_beside_a_silent_server_takes_the_time_of_one() {
     unless_halted(|| {
@@ -209,7 +209,7 @@ fn a_release_beside_a_silent_server_takes_the_time_of_one() {
     });
 }
 
-/// In the closure: a transaction that is left open, and a release of its own.
+/// The closure leaves a transaction open, and releases a lock.
 #[test]
 fn what_the_closure_leaves_behind_is_put_right_and_what_it_released_is_told() {
     let server = Server::start().unwrap();
@@ -241,7 +241,7 @@ fn one_lock_and_fifty() {
     assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
 }
 
-/// The first is had shortly before the deadline, and the second not at all.
+/// The first is acquired shortly before the deadline, and the second not at all.
 #[test]
 fn all_share_one_deadline() {
     unless_halted(|| {

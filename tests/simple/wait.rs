@@ -1,4 +1,4 @@
-//! How long `acquire_lock` and `acquire_lock_with_timeout` wait.
+//! The waits of `acquire_lock` and `acquire_lock_with_timeout`.
 
 use std::{
     thread,
@@ -14,7 +14,7 @@ const LEASE: Duration = Duration::from_secs(10);
 
 type Acquire = fn(&mut Connection, Duration) -> Result<Option<Token>>;
 
-/// Both functions wait alike.
+/// Both functions wait in the same way.
 const BOTH: [Acquire; 2] = [
     |conn, wait| acquire_lock(conn, "a", wait),
     |conn, wait| acquire_lock_with_timeout(conn, "a", wait, LEASE),

@@ -1,4 +1,4 @@
-//! What only the stand-in can do: the clock is a test's own, and there is nothing to wait for.
+//! Features of the stand-in alone: the test controls its clock, and never waits for it.
 
 use std::{
     sync::{
@@ -56,7 +56,8 @@ fn an_hour_passes_at_once_and_every_lease_is_renewed_in_it() {
         assert!(leases.iter().all(leasehold::Lease::is_held));
     }
     assert!(began.elapsed() < 20 * SECOND, "{:?}", began.elapsed());
-    // Every second time it is past a third of the lease, and once more for each third of a second that really passed.
+    // Every second `advance` passes a third of the lease; and one more renewal per third of a
+    // second of real time.
     let renewed = u128::from(heard.renewed.load(Ordering::SeqCst));
     let at_most = 3 * 600 + 3 * (began.elapsed().as_millis() / 333);
     assert!((3 * 600..=at_most).contains(&renewed), "{renewed}");
@@ -107,7 +108,7 @@ fn the_holder_knows_of_a_loss_on_return() {
     }
 }
 
-/// Often, since it takes a race.
+/// Repeated, because it is a race.
 #[test]
 fn whatever_there_is_to_tell_has_been_told_on_return() {
     for _ in 0..20 {
@@ -120,7 +121,7 @@ fn whatever_there_is_to_tell_has_been_told_on_return() {
         let lease = lock.acquire(SECOND).unwrap();
         stand_in.advance(4 * SECOND);
         assert_eq!(count(&heard.renewed), 1);
-        // Soon after it was looked at.
+        // Soon after the watchdog read it.
         stand_in.steal("a");
         assert!(!lease.is_held());
         assert_eq!(count(&heard.lost), 1);
@@ -151,7 +152,8 @@ fn who_is_told_may_use_the_stand_in() {
         assert!(!stand_in.expire("a"));
         took
     };
-    // It waits for nobody who waits for it: that would take a second each time. A busy machine is late now and then.
+    // `takes` must not wait for a thread that waits for it: that would take a second each time. A
+    // busy machine is late now and then.
     assert!((0..10).any(|_| takes() < SECOND / 2));
 }
 
@@ -209,7 +211,7 @@ fn a_wait_of_an_hour_is_over_when_an_hour_has_passed() {
     held.release().unwrap();
 }
 
-/// Often, since it takes a race.
+/// Repeated, because it is a race.
 #[test]
 fn who_has_just_begun_to_wait_notices_that_time_passes() {
     let stand_in = StandIn::new();
@@ -268,7 +270,7 @@ fn while_it_is_disconnected_leases_run_out() {
     assert!(lock.try_acquire().unwrap().is_some());
 }
 
-/// Often, since it takes a race.
+/// Repeated, because it is a race.
 #[test]
 fn what_has_changed_while_it_was_disconnected_is_known_on_return() {
     for round in 0..20 {
@@ -279,7 +281,7 @@ fn what_has_changed_while_it_was_disconnected_is_known_on_return() {
         stand_in.disconnect();
         stand_in.steal("stolen");
         if round % 2 == 0 {
-            // Renewals fail, and pauses become longer.
+            // Renewals fail, and the pauses grow.
             stand_in.advance(4 * SECOND);
             stand_in.advance(SECOND);
         }
@@ -346,7 +348,8 @@ fn a_lost_answer_is_unknown_of_whatever_is_asked_and_made_good() {
     let locks = stand_in.locks().unwrap();
     let is_unknown = |error: Error| matches!(error, Error::Unknown { .. });
     for lock in every_kind(&locks) {
-        // A try that took the lock: the watchdog gives it back. One that waits asks again, and knows its own.
+        // `try_acquire` took the lock: the watchdog releases it. A waiting acquire asks again, and
+        // recognises its own token.
         stand_in.fail_next(Action::Acquire, Failure::LostReply);
         assert!(is_unknown(lock.try_acquire().unwrap_err()), "{lock:?}");
         assert!(
@@ -366,7 +369,7 @@ fn a_lost_answer_is_unknown_of_whatever_is_asked_and_made_good() {
             "{lock:?}"
         );
     }
-    // A mark is sent again until it is known.
+    // A mark is sent again until its outcome is known.
     let lock = locks.lock("once");
     let done = lock.run_once(HOUR, SECOND, |_| {
         stand_in.fail_next(Action::Release, Failure::LostReply);
@@ -405,8 +408,8 @@ fn a_failover_forgets_the_last_writes_and_no_others() {
     let number = late.fencing_token();
     let next = locks.lock("b").try_acquire().unwrap().unwrap();
     assert!(next.fencing_token() > number);
-    // What was released is held again, by nobody, until its lease ends; the run was never marked, and its lock is as free as
-    // before it.
+    // The released lock is held again, by no lease, until it expires; the run was not marked, and
+    // its lock is free as before.
     assert!(locks.lock("c").try_acquire().unwrap().is_none());
     assert!(once.last_run().unwrap().is_none());
     stand_in.advance(10 * SECOND);

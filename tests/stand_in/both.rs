@@ -1,4 +1,4 @@
-//! What code that uses locks can see of them, on a real server and on the stand-in.
+//! Everything that code with locks can observe, on a real server and on the stand-in.
 
 use std::{
     sync::{
@@ -95,7 +95,7 @@ fn turns_are_in_order_and_may_be_handed_over() {
 #[test]
 fn fencing_tokens_that_nobody_used_are_handed_back() {
     on_both(|world| {
-        // A second's worth of them.
+        // As many as fit into a second.
         let options = Options::new().hand_over(1_000_000, LONG);
         let lock = world.locks().lock("a").with(options);
         let [first, second] = [(); 2].map(|()| {
@@ -240,7 +240,7 @@ fn readers_share_and_a_writer_that_waits_comes_first() {
     });
 }
 
-/// By many at once and again, since it takes a race.
+/// Concurrent and repeated, because it is a race.
 #[test]
 fn a_writer_that_gives_up_keeps_readers_out_no_longer() {
     on_both(|world| {
@@ -266,7 +266,7 @@ fn a_writer_that_gives_up_keeps_readers_out_no_longer() {
                     let (lease, granted) = reader.join().unwrap();
                     lease.release().unwrap();
                     let waited = granted.saturating_duration_since(gave_up);
-                    // What keeps readers out would last for 850 ms from then on.
+                    // The intent would keep readers out for 850 ms from then on.
                     assert!(waited < 800 * MS, "{waited:?}");
                     met += u32::from(comes_in_time);
                 });
@@ -301,7 +301,7 @@ fn an_owner_may_enter_again_and_leaves_as_often() {
 #[test]
 fn without_a_server_it_is_said_so_and_made_good_later() {
     on_both(|world| {
-        // One that has a connection cannot know whether its first attempt was executed.
+        // A process with a connection cannot know whether its first attempt was executed.
         let (locks, others) = (world.locks(), world.locks());
         let lock = locks.lock("a").with(Options::new().lease(LONG));
         let held = Mutex::new(Some(lock.acquire(LONG).unwrap()));
@@ -316,7 +316,7 @@ fn without_a_server_it_is_said_so_and_made_good_later() {
                 format!("{released} {}", kept.is_held()),
             ];
         });
-        // A server that was killed has nothing to give back.
+        // A server that was killed has no lock to release.
         assert!(comes_true(|| matches!(lock.try_acquire(), Ok(Some(_)))));
         outcomes.into_inner().unwrap()
     });

@@ -1,4 +1,4 @@
-//! What a job writes by the stand-in is recorded.
+//! The stand-in records the writes of a job.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ fn commit(lease: &Lease, value: u32) -> Result<(), Error> {
     })
 }
 
-/// The values of those that [`commit`] has written.
+/// The values written by [`commit`].
 fn written(stand_in: &StandIn) -> Vec<String> {
     let commits = stand_in.commits().into_iter();
     commits
@@ -100,7 +100,7 @@ fn a_command_answers_what_a_test_says_and_otherwise_what_it_does() {
         })
     };
     let mut answers = [Some(Value::Int(7)), None, Some(Value::Okay)].into_iter();
-    // Not asked about the lock, nor about the mark of a `commit_once`.
+    // Commands on the lock and on the mark of a `commit_once` are not passed to the test.
     stand_in.answer(move |command| match command {
         ["INCRBY", ..] => answers.next().flatten(),
         ["SET", "b", "1"] | ["GET", "b"] => None,
@@ -168,7 +168,7 @@ fn a_commit_under_a_lock_that_was_stolen_is_lost_and_not_recorded() {
         let lease = lock.acquire(SECOND).unwrap();
         stand_in.steal(lock.name());
         assert!(matches!(commit(&lease, 1), Err(Error::Lost { .. })));
-        // Without the holder's knowing: the stand-in says so.
+        // Without the holder's knowledge.
         stand_in.expire(lock.name());
         let lease = lock.acquire(SECOND).unwrap();
         stand_in.disconnect();
@@ -253,7 +253,7 @@ fn a_commit_that_releases_wakes_who_waits() {
             took += asked.elapsed();
         });
     }
-    // By itself it asks once a second.
+    // On its own it asks once a second.
     assert!(took < 5 * SECOND / 2, "{took:?}");
     assert_eq!(written(&stand_in), ["1"; 5]);
 }

@@ -1,4 +1,4 @@
-//! What jobs write and read, on a real server and on the stand-in.
+//! The reads and writes of jobs, on a real server and on the stand-in.
 
 use std::cell::Cell;
 
@@ -14,7 +14,7 @@ use crate::{
     world::{World, on_both, told},
 };
 
-/// The words of commands on two keys, of which any order makes sense or is refused.
+/// Parts of commands on two keys; every combination is valid or refused.
 const COMMANDS: [&str; 40] = [
     "GET k",
     "SET k 5",
@@ -218,7 +218,7 @@ fn the_functions_of_the_book_take_its_connections() {
         let token = token.unwrap();
         let meanwhile = told(&locks.lock("a").acquire(MS));
         let released = [(); 2].map(|()| leasehold::release_lock(&mut conn, "a", &token).unwrap());
-        // Another program's value is no lock of ours.
+        // Another program's value is not a lock of ours.
         let () = conn.set("lock:other", "x").unwrap();
         let other = leasehold::acquire_lock_with_timeout(&mut conn, "other", MS, LONG).unwrap();
         let seen = (free, busy, meanwhile, other);
@@ -289,7 +289,7 @@ fn every_request_for_a_lock_may_fail_and_no_other() {
         let found = leases.each_ref().map(|lease| told(&lease.verify()));
         assert_eq!(found, [verified, "ok"], "{failure:?}");
     }
-    // Renewals in the background too.
+    // Also renewals in the background.
     stand_in.fail(|_, lock| (lock == "a").then_some(Failure::LostRequest));
     (0..6).for_each(|_| stand_in.advance(LONG / 10));
     assert_eq!(

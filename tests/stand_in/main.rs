@@ -1,4 +1,5 @@
-//! The stand-in of `leasehold::testing`: the same behaviours as a real server's, and what only it can do.
+//! The stand-in of `leasehold::testing`: it behaves like a real server, and has features of its
+//! own.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

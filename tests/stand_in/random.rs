@@ -1,4 +1,4 @@
-//! Whatever is done to locks, the stand-in answers as a server does.
+//! For random operations on locks, the stand-in answers like a server.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,7 +15,7 @@ use crate::{
     world::World,
 };
 
-/// On a machine that is so busy that something runs out by chance.
+/// On a busy machine a lease may expire by chance.
 const TRIES: u32 = 5;
 
 struct Both {
@@ -23,7 +23,7 @@ struct Both {
     processes: [Locks; 2],
 }
 
-/// What a server and the stand-in have told of the same.
+/// The transcripts of a server and of the stand-in.
 type Transcripts = [Vec<String>; 2];
 
 impl Both {
@@ -33,7 +33,7 @@ impl Both {
         Self { server, processes }
     }
 
-    /// Nothing, if there was no time for it.
+    /// `None` if the machine was too slow.
     fn transcripts(&mut self, steps: &[Step]) -> Option<Transcripts> {
         self.server.start_again();
         let real = transcript(&self.server, self.processes.clone(), steps)?;
@@ -43,7 +43,7 @@ impl Both {
     }
 }
 
-/// Says how many were compared.
+/// Returns the number of cases compared.
 fn they_agree(cases: u32) -> u32 {
     let both = RefCell::new(Both::start());
     let compared = Cell::new(0);
@@ -66,7 +66,7 @@ fn they_agree(cases: u32) -> u32 {
     compared.get()
 }
 
-/// Mostly it sleeps.
+/// It mostly sleeps.
 #[test]
 fn they_answer_alike() {
     let compared = AtomicU32::new(0);

@@ -1,4 +1,4 @@
-//! Two processes do at random what can be done to locks, and say what they see.
+//! Two processes perform random operations on locks, and record the results.
 
 use std::{
     cmp::Reverse,
@@ -13,10 +13,11 @@ use crate::{
     world::{World, told},
 };
 
-/// What holds for longer holds for longer than all of it takes.
+/// Leases that must not expire are longer than a whole run.
 const IN_ALL: Duration = Duration::from_secs(3);
 
-/// What was seen, step by step; nothing, if it took so long that something may have run out by chance.
+/// The results, step by step; `None` if the run took so long that a lease may have expired by
+/// chance.
 pub(crate) fn transcript(
     world: &dyn World,
     processes: [Locks; 2],
@@ -34,16 +35,16 @@ pub(crate) fn transcript(
     steps.iter().map(|step| run.step_in_time(step)).collect()
 }
 
-/// Two processes and what they hold.
+/// Two processes and their leases.
 struct Run<'w> {
     world: &'w dyn World,
     processes: [Locks; 2],
     held: Vec<Lease>,
     last_fence: u64,
     began: Instant,
-    /// When the first of those began that run out when time passes next.
+    /// The start of the first lease that expires in the next `pass`.
     short_since: Option<Instant>,
-    /// A wait was over before its second attempt.
+    /// A wait ended before its second attempt.
     had_no_time: bool,
 }
 
@@ -117,8 +118,8 @@ impl Run<'_> {
         format!("had, fencing token {grew:?}")
     }
 
-    /// The bare command that takes a mutex without a fencing token does not see of what kind a lock is. The attempt after it
-    /// does, if the wait leaves time for one.
+    /// The bare command that acquires a mutex without a fencing token does not see a lock's kind.
+    /// The next attempt does, if the wait leaves time for it.
     fn is_of_another_kind(&self, which: &Which) -> bool {
         let usual = Which {
             how: How::Usual,
@@ -141,7 +142,7 @@ impl Run<'_> {
         format!("{verified} {}", is_over || verified == "wrong kind")
     }
 
-    /// It takes over the kind that the lock is of, where it is of one.
+    /// Takes the lock with its current kind, if it has one.
     fn steal(&mut self, which: &Which) -> String {
         let lock = self.processes[0].lock(which.name);
         let found = lock.inspect().unwrap();
@@ -169,7 +170,7 @@ impl Run<'_> {
         Some(self.held.remove(place))
     }
 
-    /// A server tells of a loss after a moment: the next step may depend on it.
+    /// A server reports a loss after a moment: the next step may depend on it.
     fn let_losses_be_known(&self, name: &str) {
         for lease in self.held.iter().filter(|lease| lease.name() == name) {
             assert!(lease.lost().wait_for(Duration::from_secs(20)));
@@ -214,7 +215,7 @@ fn is_long(left: Duration) -> bool {
     left > Duration::from_secs(4)
 }
 
-/// What is known without asking.
+/// The state known without a question.
 fn checked(lease: &Lease) -> String {
     format!(
         "{} {} {:?} {:?} long {}",

@@ -114,7 +114,7 @@ fn a_commit_names_the_lock_that_is_lost_and_the_others_stay_held() {
     on_both(|world| {
         let (ours, theirs) = (world.locks(), world.locks());
         let leases = ours.all_of(["a", "b", "c"]).acquire(LONG).unwrap();
-        // The server is asked all the same: the closure runs after the look at the clock.
+        // The server is asked nevertheless: the closure runs after the check of the clock.
         let lost = leases.commit(|pipe| {
             world.steal(&theirs.lock("b"));
             pipe.set("balance", 1);
@@ -124,7 +124,7 @@ fn a_commit_names_the_lock_that_is_lost_and_the_others_stay_held() {
     });
 }
 
-/// By the stand-in's clock, which the test moves.
+/// On the stand-in's clock, which the test moves.
 #[test]
 fn a_wait_for_the_loss_of_any_ends_when_the_first_lease_is_over() {
     let stand_in = StandIn::new();
@@ -142,7 +142,7 @@ fn a_wait_for_the_loss_of_any_ends_when_the_first_lease_is_over() {
             let signal = signal.clone();
             scope.spawn(move || signal.wait_for(longest))
         });
-        // The thread may begin to wait some minutes later.
+        // The thread may start to wait some minutes (of the stand-in's clock) later.
         for _ in 0..500 {
             if !an_hour.is_finished() {
                 stand_in.advance(Duration::from_secs(60));
@@ -157,7 +157,7 @@ fn a_wait_for_the_loss_of_any_ends_when_the_first_lease_is_over() {
     assert_eq!(named(&leases.release().unwrap_err()), "b");
 }
 
-/// The commit was executed, and only its reply is lost.
+/// The commit was executed, but its reply is lost.
 #[test]
 fn a_commit_without_a_reply_is_unknown_and_nothing_is_lost() {
     let stand_in = StandIn::new();

@@ -1,14 +1,14 @@
-//! What can be done to locks, at random.
+//! Random operations on locks.
 
 use std::time::Duration;
 
 use leasehold::{Lock, Locks, Options, Owner};
 use proptest::{prelude::*, sample::Index};
 
-/// What runs out before [`PASSED`] has passed.
+/// Expires before [`PASSED`] has passed.
 pub(crate) const SHORT: Duration = Duration::from_millis(70);
 pub(crate) const PASSED: Duration = Duration::from_millis(90);
-/// Nobody waits long enough for anything to run out.
+/// Too short for anything to expire.
 const WAIT: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub(crate) enum Kind {
     Semaphore,
 }
 
-/// How a lock is held.
+/// The options of a hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum How {
     Usual,
@@ -43,7 +43,7 @@ pub(crate) struct Which {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// With a wait, if it is not zero.
+    /// With a wait unless zero.
     Acquire(Which, Duration),
     Release(Index),
     Drop(Index),
@@ -55,12 +55,12 @@ pub(crate) enum Step {
     ForceRelease(&'static str),
     Expire(&'static str),
     Steal(Which),
-    /// So that what is short runs out.
+    /// Lets short leases expire.
     Pass,
 }
 
 impl How {
-    /// Whether it runs out when time passes.
+    /// True if it expires when time passes.
     pub(crate) fn is_short(self) -> bool {
         matches!(self, Self::Short | Self::Capped)
     }

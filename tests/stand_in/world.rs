@@ -1,4 +1,4 @@
-//! A real server and the stand-in, for tests that do not know which it is.
+//! A real server and the stand-in, for tests that run on both.
 
 use std::{thread, time::Duration};
 
@@ -7,24 +7,24 @@ use redis::Commands;
 
 use crate::common::Server;
 
-/// Who has a lock that was stolen.
+/// The holder of a stolen lock.
 pub(crate) const THIEF: &str = "somebody else";
 
-/// What the same tests are run on.
+/// The server or the stand-in.
 pub(crate) trait World {
-    /// Locks of a process of their own.
+    /// Locks of a separate process.
     fn locks(&self) -> Locks;
     /// For the data of jobs.
     fn pool(&self) -> Pool;
-    /// So much time passes.
+    /// Lets this much time pass.
     fn pass(&self, time: Duration);
-    /// Ends a lock of the usual prefix. False: nobody had it.
+    /// Expires a lock with the default prefix. False if it was free.
     fn expire(&self, name: &str) -> bool;
-    /// Gives a lock of this kind to somebody else.
+    /// Gives a lock of this kind to another holder.
     fn steal(&self, lock: &Lock);
-    /// All locks are free, and all that is known of them is forgotten.
+    /// Frees all locks and forgets everything about them.
     fn start_again(&mut self);
-    /// The server cannot be reached while this runs.
+    /// Runs the closure while the server is unreachable.
     fn without(&mut self, run: &mut dyn FnMut());
 }
 
@@ -79,7 +79,7 @@ impl World for Server {
     }
 
     fn steal(&self, lock: &Lock) {
-        // As the stand-in's thief, by the defaults, whatever is said of the lock.
+        // Default options, like the stand-in's thief, whatever the lock's options.
         let options = Options::new()
             .owner(Owner::new(THIEF).unwrap())
             .lease(Duration::from_secs(10))
@@ -104,14 +104,14 @@ impl World for Server {
     }
 }
 
-/// Runs the same on both, and compares what they tell.
+/// Runs the same on both, and compares the results.
 pub(crate) fn on_both<T: PartialEq + std::fmt::Debug>(run: impl Fn(&mut dyn World) -> T) {
     let real = run(&mut Server::start().unwrap());
     let stand_in = run(&mut StandIn::new());
     assert_eq!(real, stand_in, "the server, and the stand-in");
 }
 
-/// Without what differs from run to run.
+/// The result without the parts that differ from run to run.
 pub(crate) fn told<T>(result: &Result<T, Error>) -> &'static str {
     match result {
         Ok(_) => "ok",

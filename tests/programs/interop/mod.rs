@@ -1,4 +1,4 @@
-//! A program on the book's functions, in its Python or its Java edition, and one on ours, on the same locks.
+//! A program on the book's functions, in Python or Java, and one on ours, on the same locks.
 
 mod semaphores;
 
@@ -21,14 +21,14 @@ use leasehold::{
 use redis::{Commands, Connection};
 
 const NO_WAIT: Duration = Duration::ZERO;
-/// The book's loop makes no attempt at all for a wait of nothing.
+/// The book's loop makes no attempt at all with a zero wait.
 const SHORT: Duration = Duration::from_millis(20);
-/// Long enough for at least one, on any machine.
+/// Long enough for at least one attempt on any machine.
 const A_WHILE: Duration = Duration::from_millis(300);
 const PATIENT: Duration = Duration::from_secs(10);
 const LEASE: Duration = Duration::from_secs(10);
 
-/// A meeting of both on a server of their own.
+/// A test of both on a private server.
 type Meeting = fn(&Server, &mut Connection, &mut dyn BookClient);
 
 fn with_both_editions(meeting: Meeting) {
@@ -146,7 +146,7 @@ fn they_leave_an_end_that_is_set_as_it_is() {
 }
 
 fn leave_an_end(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
-    // In its last half second a lock's TTL is 0.
+    // In a lock's last half second its TTL is 0.
     let lease = Duration::from_millis(300);
     let lost = acquire_lock_with_timeout(ours, "a", NO_WAIT, lease).unwrap();
     let identifier = book.acquire_lock_with_timeout("a", Duration::from_secs(2), LEASE);
@@ -219,7 +219,7 @@ fn count_together(server: &Server, ours: &mut Connection, book: &mut dyn BookCli
     assert_eq!(ours.get("number"), Ok(3 * times));
 }
 
-/// Why `acquire_lock` is not for use beside the book's Java code.
+/// The reason not to mix `acquire_lock` with the book's Java code.
 #[test]
 fn javas_lease_below_a_second_deletes_a_lock_without_end_but_none_of_ours_that_has_one() {
     let server = Server::start().unwrap();
@@ -238,7 +238,7 @@ fn javas_lease_below_a_second_deletes_a_lock_without_end_but_none_of_ours_that_h
     assert!(!release_lock(&mut ours, "a", &untimed).unwrap());
 }
 
-/// As many as make it no chance.
+/// Enough to rule out chance.
 const ITEMS: usize = 5;
 
 #[test]
@@ -279,7 +279,7 @@ fn sell_nothing_twice(server: &Server, book: &mut dyn BookClient, lock: MarketLo
     assert_eq!(ours.zcard("market:"), Ok(0));
 }
 
-/// User 3 buys the same thing by our function.
+/// User 3 buys the same item with our function.
 fn sale(item: &str) -> Sale {
     Sale {
         buyer: "2",
@@ -292,7 +292,7 @@ fn buy(conn: &mut Connection, lock: MarketLock, item: &str) -> Purchase {
     purchase_item_with_market_lock(conn, lock, "3", item, "1", Some(10)).unwrap()
 }
 
-/// We come while their program is between reading and writing.
+/// Our purchase runs between the reads and the writes of their program.
 fn they_buy_first(server: &Server, book: &mut dyn BookClient, lock: MarketLock, sale: &Sale) {
     let (mut conn, mut watcher) = (server.connection().unwrap(), server.connection().unwrap());
     assert!(book.look_at(sale).unwrap());
@@ -307,7 +307,7 @@ fn they_buy_first(server: &Server, book: &mut dyn BookClient, lock: MarketLock, 
     });
 }
 
-/// Their program comes while we are between reading and writing.
+/// Their program runs between the reads and the writes of our purchase.
 fn we_buy_first(server: &Server, book: &mut dyn BookClient, lock: MarketLock, sale: &Sale) {
     let proxy = Proxy::in_front_of(server).unwrap();
     let mut watcher = server.connection().unwrap();

@@ -16,7 +16,7 @@ use leasehold::{
 
 const WAYS: [Way; 3] = [Way::Basic, Way::Fair, Way::WithLock];
 
-/// A meeting of both on a server of their own.
+/// A test of both on a private server.
 type Meeting = fn(&Server, &mut Connection, &mut dyn SemaphoreClient);
 
 fn meet(meeting: Meeting) {
@@ -151,12 +151,13 @@ fn in_a_storm_of_both_there_are_never_more_than_the_limit() {
     meet(storm);
 }
 
-/// One program of the book among ours: two of them would bring each other over the limit.
+/// One client of the book among ours; two of them would exceed the limit among themselves.
 fn storm(server: &Server, ours: &mut Connection, book: &mut dyn SemaphoreClient) {
     for way in WAYS {
         for limit in [1, 3] {
             let most = storm_of(server, way, limit, &mut [book]);
-            // In the basic one their clock and their way to the server decide, which is the format's own.
+            // In the basic semaphore their clock and their latency decide; that is a flaw of the
+            // format.
             let allowed = i64::from(limit) + i64::from(way == Way::Basic);
             assert!(most <= allowed, "{way:?}: {most} of {limit}");
             assert_eq!(ours.zcard(way.word()), Ok(0));
@@ -165,7 +166,7 @@ fn storm(server: &Server, ours: &mut Connection, book: &mut dyn SemaphoreClient)
     }
 }
 
-/// Their lock keeps several of them apart, and none of ours comes in while one has it.
+/// Their lock separates several of them, and none of ours acquires while one holds it.
 #[test]
 fn with_the_lock_several_programs_of_the_book_are_apart_as_well() {
     let server = Server::start().unwrap();
@@ -178,7 +179,7 @@ fn with_the_lock_several_programs_of_the_book_are_apart_as_well() {
     }
 }
 
-/// All acquire and release, each so often. The most that any of them has seen inside.
+/// All acquire and release this many times. Returns the most holders that any of them has seen.
 fn storm_of(server: &Server, way: Way, limit: u32, books: &mut [&mut dyn SemaphoreClient]) -> i64 {
     let (asked, times) = (asked(way, limit), 40);
     thread::scope(|scope| {
@@ -224,7 +225,7 @@ fn the_semaphores_with_a_python_program() {
     let server = Server::start().unwrap();
     let mut ours = server.connection().unwrap();
     let file = "tests/programs/interop/book_semaphore.py";
-    // `-B`: its import leaves no folder in the project.
+    // `-B`: the import leaves no cache folder in the project.
     let mut program = Program::start("python3", &["-B", file], &server).unwrap();
     let meetings: [Meeting; 4] = [respect_each_other, sweep_each_other, hand_over, storm];
     for meeting in meetings {

@@ -1,4 +1,4 @@
-//! What lockrun says of what went wrong: one sentence about redis, its address and the lock.
+//! The errors of lockrun: one sentence with Redis, its address and the lock.
 
 use std::{
     fmt::Display,
@@ -30,7 +30,7 @@ fn ends(url: &str, args: &[&str], code: i32) -> Ended {
     Tool::spawn(lockrun_at(url).args(args)).ends_with(code)
 }
 
-/// The only line, without the name of the program.
+/// The only line, without the program's name.
 #[track_caller]
 fn said(url: &str, args: &[&str], code: i32) -> String {
     let ended = ends(url, args, code);
@@ -59,7 +59,7 @@ fn who_cannot_connect_is_told_why() {
     let port = server.port();
     let here = format!("redis at 127.0.0.1:{port}");
     let (closed, web) = (free_port().unwrap(), web_server());
-    // Longer than a name can be, so that no resolver is asked.
+    // Longer than a name can be, so no resolver is asked.
     let unknown = "x".repeat(64);
     let cases = [
         (
@@ -276,7 +276,7 @@ fn a_wrong_argument_names_its_flag() {
     );
 }
 
-/// From the start, and with a few lines for many attempts.
+/// From the start, with a few lines for many attempts.
 #[test]
 fn a_wait_goes_on_while_redis_is_down_and_says_so() {
     unless_halted(|| {
@@ -311,7 +311,7 @@ fn a_wait_goes_on_while_redis_is_down_and_says_so() {
     });
 }
 
-/// It says what the time was spent on.
+/// It says how the time was spent.
 #[test]
 fn a_wait_that_ends_without_redis_says_how_long_it_was() {
     let closed = free_port().unwrap();
@@ -355,7 +355,7 @@ fn an_outage_under_the_command_is_a_few_lines() {
     });
 }
 
-/// Answers as many do that are taken for a Redis server.
+/// Answers like a server that is often mistaken for Redis.
 fn web_server() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -1,4 +1,4 @@
-//! The command ends, and only then the lock.
+//! The command ends before the lock does.
 
 use std::time::Instant;
 
@@ -41,20 +41,20 @@ fn who_ignores_the_signal_is_killed_after_the_grace() {
         tool.hear("in").signal(Signal::SIGTERM);
         let told = Instant::now();
         tool.ends_with(137);
-        // Nor longer: it waits for no process that is dead.
+        // Not later either: it does not wait for a dead process.
         let ended_after = told.elapsed();
         assert!(ended_after < ms(3_000) + SLACK, "{ended_after:?}");
         assert!(!is_locked(&server));
     });
 }
 
-/// `setsid` is of Linux.
+/// `setsid` exists on Linux only.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_command_that_leaves_the_group_is_reached_too() {
     use crate::lockrun::tool::lockrun;
 
-    // Who ends by itself gets the time that a busy machine takes.
+    // A command that exits by itself gets the time that a busy machine takes.
     let cases = [
         (
             format!("trap 'echo told; exit 7' TERM; echo in; {LONG}"),
@@ -80,7 +80,7 @@ fn a_command_that_leaves_the_group_is_reached_too() {
     });
 }
 
-/// Whether a process is stopped is asked as Linux wants it.
+/// Only Linux reports a stopped process this way.
 #[cfg(target_os = "linux")]
 #[test]
 fn who_is_stopped_hears_the_signal_too() {
@@ -115,7 +115,7 @@ fn a_hangup_is_only_passed_on_and_leaves_the_guardian_at_its_post() {
     });
 }
 
-/// What a process ignores is known on Linux only.
+/// The ignored signals of a process can be read on Linux only.
 #[cfg(target_os = "linux")]
 #[test]
 fn under_nohup_a_hangup_is_for_nobody() {
@@ -129,7 +129,7 @@ fn under_nohup_a_hangup_is_for_nobody() {
         shell.arg(lockrun.get_program()).args(lockrun.get_args());
         let mut tool = Tool::spawn(shell.args(["--", "sh", "-c", "echo in; exec cat"]));
         tool.hear("in").signal(Signal::SIGHUP);
-        // Were it passed on, nobody would be there for the second any more.
+        // If the signal were passed on, the command would not read the word.
         tool.echoes("one");
         assert!(tool.is_running());
         tool.signal(Signal::SIGTERM);
@@ -137,7 +137,7 @@ fn under_nohup_a_hangup_is_for_nobody() {
     });
 }
 
-/// Some that start others ignore or block it, and that is passed on.
+/// Some parent processes ignore or block `SIGCHLD`, and children inherit that.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_end_is_known_even_if_nobody_is_to_be_told_of_dead_children() {
@@ -160,7 +160,7 @@ fn the_end_is_known_even_if_nobody_is_to_be_told_of_dead_children() {
 fn what_the_command_leaves_running_ends_before_the_lock() {
     unless_halted(|| {
         let server = Server::start().unwrap();
-        // Who ends by itself gets the time that a busy machine takes.
+        // A command that exits by itself gets the time that a busy machine takes.
         let leaves = [
             ("trap 'echo told; exit' TERM", "--grace 5s", "told\n"),
             ("trap '' TERM", "--grace 500ms", ""),

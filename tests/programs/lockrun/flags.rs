@@ -1,4 +1,4 @@
-//! Options that stand in every line of a crontab, and what lockrun says of itself.
+//! Options common in crontabs, and lockrun's help and version.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use crate::{
     lockrun::tool::{Ended, KEY, Tool, ask, lockrun, program, run},
 };
 
-/// With these variables, on this server.
+/// With these environment variables, on this server.
 fn with(server: &Server, variables: &[(&str, &str)], args: &str) -> Command {
     let mut command = program();
     for (name, value) in variables {
@@ -37,7 +37,7 @@ fn a_variable_sets_what_the_command_line_does_not() {
         holder.echoes("in");
         let left: u64 = conn.pttl("job:a").unwrap();
         assert!((10_000..=20_000).contains(&left), "{left}");
-        // Who asks only is not refused for a variable of all commands, and looks at the same key.
+        // A query accepts the variables of all commands, and reads the same key.
         let status = ended(&mut with(&server, &all, "--name a --status"));
         assert!(status.out.starts_with("a: held\n"), "{status:?}");
         let elsewhere = ended(&mut with(&server, &all, "--name a --status --prefix lock:"));
@@ -72,7 +72,7 @@ fn a_wrong_value_of_a_variable_is_named() {
     assert!(said.contains(&named("LEASE")), "{said}");
     let said = wrong(("WAIT", "1s"), "--name a --wait soon -- true");
     assert!(!said.contains("environment"), "{said}");
-    // What is given for a command is refused without one.
+    // An option for a command is refused without one.
     let said = wrong(("WAIT", "1s"), "--name a --status --wait 2s");
     assert!(said.contains("--wait needs a command"), "{said}");
 }
@@ -98,7 +98,7 @@ fn a_lock_is_held_while_so_many_replicas_have_it() {
         holder.hear("in");
         assert!(copy.exists::<_, bool>(KEY).unwrap());
         replica.kill().unwrap();
-        // Its renewals are not confirmed any more.
+        // Its renewals are no longer confirmed.
         let ended = holder.ends_with(70);
         let said = "lockrun: `a` could not be renewed";
         assert!(ended.last().starts_with(said), "{ended:?}");
@@ -166,7 +166,7 @@ fn the_manual_and_the_completions_have_every_option() {
     ] {
         assert!(manual.out.contains(part), "{part}: {}", manual.out);
     }
-    // An example stands further left than what it does.
+    // An example is indented less than its explanation.
     assert!(
         manual.out.contains("\n    runs the backup;"),
         "{}",
@@ -186,7 +186,7 @@ fn the_manual_and_the_completions_have_every_option() {
     assert_eq!(ask(&server, "--man").code, 64, "it is of no lock");
 }
 
-/// The script is one that bash takes.
+/// Bash accepts the script.
 #[test]
 fn bash_completes_options() {
     let script = "eval \"$(\"$1\" --completions bash)\"; COMP_WORDS=(lockrun --re); COMP_CWORD=1; \
@@ -196,7 +196,7 @@ fn bash_completes_options() {
         .arg(program().get_program());
     match bash.output() {
         Ok(output) => assert_eq!(String::from_utf8_lossy(&output.stdout), "--replicas\n"),
-        // There is no bash here.
+        // Bash is not installed.
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
     }
 }

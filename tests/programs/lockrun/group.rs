@@ -1,4 +1,4 @@
-//! The group of the command, its guardian and its orphans, as Linux shows them.
+//! The command's process group, its guardian and its orphans, on Linux.
 
 use std::{env, fs, os::unix::process::CommandExt, process::Command, thread};
 
@@ -15,17 +15,17 @@ use crate::{
     lockrun::tool::{LONG, Tool, guardian, is_locked, lockrun, lockrun_at, ms, pid, send},
 };
 
-/// A command that says who the orphan is, when its parent has ended.
+/// A command that prints the orphan's process id after its parent has exited.
 const LEAVES_AN_ORPHAN: [&str; 4] = [
     "--",
     "sh",
     "-c",
     "orphan=$(sleep 20 >&- 2>&- & echo $!); echo $orphan; exec cat",
 ];
-/// Tells the other process where the server is.
+/// Passes the server's URL to the other process.
 const URL: &str = "LOCKRUN_TEST_URL";
 
-/// What `/proc` says of a process: its state and its parent.
+/// The state and parent of a process, from `/proc`.
 fn state_and_parent(process: u32) -> Option<(String, u32)> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;
@@ -41,7 +41,7 @@ fn no_signal_that_can_be_blocked_takes_the_guardian_from_its_post() {
         let mut tool = Tool::apart(&server, "--lease 3s", &script);
         let guardian = guardian(&tool.line());
         // KILL and STOP cannot be blocked, 32 and 33 belong to the C library, and CONT would undo
-        // what a stop has done.
+        // the effect of a stop.
         let sent = (1..=64).filter(|number| ![9, 18, 19, 32, 33].contains(number));
         let kill = sent.map(|number| format!("kill -{number} {guardian}; "));
         let mut shell = Command::new("sh");
@@ -84,12 +84,12 @@ fn a_command_that_is_stopped_is_told_once() {
     });
 }
 
-/// The dead one is the daemon's child, so that lockrun cannot reap it.
+/// The dead process is the daemon's child, so lockrun cannot reap it.
 #[test]
 fn the_dead_in_the_group_are_not_waited_for() {
     unless_halted(|| {
         let server = Server::start().unwrap();
-        // `setsid` leaves the group, does not know of its child, and never asks for it.
+        // `setsid` leaves the group, and the daemon never reaps the child that it does not know.
         let daemon = "sh -c 'echo $$; true & exec setsid sleep 20 >&- 2>&-' & read go; exit 3";
         let mut tool = Tool::start(&server, "", daemon);
         let daemon: u32 = tool.line().parse().unwrap();
@@ -108,7 +108,7 @@ fn the_dead_in_the_group_are_not_waited_for() {
     });
 }
 
-/// A process whose first thread has ended looks dead in a list of processes.
+/// A process whose first thread has ended looks dead in process lists.
 #[test]
 #[ignore = "wants Python 3: cargo test --test programs python_program -- --ignored"]
 fn the_first_thread_of_a_python_program_may_end_before_the_others() {
@@ -153,7 +153,7 @@ fn orphans_go_where_they_go_without_the_tool() {
     });
 }
 
-/// As of the first process of a container.
+/// As for the first process of a container.
 #[test]
 fn an_orphan_that_is_made_the_tools_own_is_reaped() {
     unless_halted(|| {
@@ -162,7 +162,7 @@ fn an_orphan_that_is_made_the_tools_own_is_reaped() {
         parent.args(["--ignored", "--exact", "--nocapture"]);
         parent.arg("lockrun::group::becomes_lockrun_which_is_the_parent_of_orphans");
         let mut tool = Tool::spawn(parent.env(URL, server.url()));
-        // The test harness says something before.
+        // The test harness prints something first.
         let mut lines = (0..20).map(|_| tool.line());
         let orphan = lines.find_map(|line| line.parse().ok()).unwrap();
         assert_eq!(state_and_parent(orphan).unwrap().1, tool.pid());
@@ -177,13 +177,13 @@ fn an_orphan_that_is_made_the_tools_own_is_reaped() {
 #[ignore = "the other process of the test beside it"]
 fn becomes_lockrun_which_is_the_parent_of_orphans() {
     let Ok(url) = env::var(URL) else { return };
-    // It outlives the exec.
+    // It survives the exec.
     set_child_subreaper(true).unwrap();
     let error = lockrun_at(&url).args(LEAVES_AN_ORPHAN).exec();
     panic!("{error}");
 }
 
-/// lockrun is stopped meanwhile, so that the guardian is at work.
+/// lockrun is stopped meanwhile, so the guardian acts.
 #[test]
 fn who_has_ended_by_itself_is_not_said_to_be_ended() {
     at_once(

@@ -1,4 +1,4 @@
-//! Signals that come while the lock is being given back.
+//! Signals during the release of the lock.
 
 use std::{
     process::Command,
@@ -16,10 +16,10 @@ use crate::{
     lockrun::tool::{Tool, is_locked, lockrun_at, ms, run},
 };
 
-/// What a release has, and neither the acquisition nor a look of the watchdog: the lock is the only key that it names.
+/// Matches a release, but neither the acquire nor the watchdog's read: the lock is its only key.
 const ONE_KEY: &str = "\r\n$1\r\n1\r\n$6\r\nlock:a\r\n";
 
-/// lockrun at a server that takes its time to do the release, and tells when the release has come.
+/// Runs lockrun on a server that delays the release and reports its arrival.
 fn slowly(server: &Server, run: impl FnOnce(Command, &Receiver<()>)) {
     let proxy = Proxy::in_front_of(server).unwrap();
     let (come, has_come) = channel();
@@ -32,12 +32,12 @@ fn slowly(server: &Server, run: impl FnOnce(Command, &Receiver<()>)) {
     assert!(proxy.happened(), "the release was not slow");
 }
 
-/// A signal that any thread may have comes to one of them by chance: so there are several.
+/// Any thread may receive the signal, by chance: so there are several.
 #[test]
 fn neither_the_guardians_end_nor_a_signal_costs_the_release() {
     at_once(0..4, |_| {
         let server = Server::start().unwrap();
-        // The scripts are known from then on.
+        // From now on the scripts are cached.
         assert_eq!(run(&server, "", "exit 0").code, 0);
         slowly(&server, |mut command, _| {
             Tool::spawn(command.args(["--", "/no/such/program"])).ends_with(127);
@@ -54,12 +54,12 @@ fn neither_the_guardians_end_nor_a_signal_costs_the_release() {
     });
 }
 
-/// What the tool does about signals is not for its command.
+/// The tool's signal handling does not affect its command.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_command_has_no_other_signal_blocked_than_the_tool_was_started_with() {
     let server = Server::start().unwrap();
-    // Not by a shell, which may unblock them itself.
+    // Without a shell, which may unblock them itself.
     let mut command = lockrun_at(&server.url());
     let ended = Tool::spawn(command.args(["--", "grep", "SigBlk", "/proc/self/status"])).ends();
     let ours = std::fs::read_to_string("/proc/thread-self/status").unwrap();

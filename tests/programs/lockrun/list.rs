@@ -1,4 +1,4 @@
-//! Which locks are held, and by whom.
+//! The list of held locks and their holders.
 
 use leasehold::{Lease, Lock, Locks, Options, Owner};
 use redis::Commands;
@@ -17,7 +17,7 @@ fn list(url: &str, args: &str) -> Ended {
     ended
 }
 
-/// The names and the kinds in it.
+/// The names and kinds in the list.
 fn named(url: &str, args: &str) -> Vec<String> {
     let said = list(url, args).out;
     let mut lines = said.lines();
@@ -55,7 +55,7 @@ fn every_kind_of_lock_is_listed_and_nothing_else() {
             locks.lock("g*h"),
         ];
         let _held: Vec<_> = all.iter().map(taken).collect();
-        // What stays after a release: the companion, in both forms of its name.
+        // The companion remains after a release, in both forms of its name.
         for name in ["free", "free{tag}"] {
             taken(&locks.lock(name)).release().unwrap();
         }

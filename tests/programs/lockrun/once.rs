@@ -1,4 +1,4 @@
-//! A command that is run once in a period, on whichever host.
+//! A command that runs once per period, on any host.
 
 use std::{
     thread,
@@ -17,7 +17,7 @@ use crate::{
 
 const ONCE: &str = "--once-per 20h";
 
-/// How long ago somebody ran it, and who, if this is what it says.
+/// The age and the host of the last run, if the text contains them.
 fn ago_by(said: &str) -> Option<(Duration, &str)> {
     let (_, run) = said.split_once("was run ")?;
     let (ago, by) = run.split_once(" ago by ")?;
@@ -59,7 +59,7 @@ fn the_first_runs_it_and_the_next_say_so_and_exit_0() {
     );
     let status = ask(&server, "--status --json").out;
     assert!(status.contains(r#""last_run":{"ago_ms":"#), "{status}");
-    // Without a period, and in a period that is over, it is run again.
+    // Without a period, or after the period, it runs again.
     assert_eq!(run(&server, "", "echo again").out, "again\n");
     thread::sleep(ms(20));
     assert_eq!(run(&server, "--once-per 10ms", "echo again").out, "again\n");
@@ -127,7 +127,7 @@ fn a_signal_ends_the_wait() {
         if is_ignored(signal) {
             continue;
         }
-        // Only who has it, and no more who waited before.
+        // Only the holder, and none of the former waiters.
         assert!(comes_true(|| are_told(&server) == 1));
         let tool = Tool::start(&server, args, "echo made");
         has_asked(&server, 2);
@@ -170,7 +170,7 @@ fn a_run_that_was_told_to_end_is_not_marked_whatever_its_exit_code() {
     assert_eq!(run(&server, ONCE, "echo made").out, "made\n");
 }
 
-/// Of a server that is gone, and of one that is silent.
+/// On a server that is gone, and on a silent one.
 #[test]
 fn a_command_that_has_ended_by_itself_keeps_its_exit_code() {
     let cases = [true, false].map(|is_gone| ["", ONCE].map(|once| (is_gone, once)));

@@ -1,4 +1,4 @@
-//! Who has it, taking it away, and what scripts are told.
+//! Showing the holder, force release, and the output for scripts.
 
 use leasehold::{Locks, Options, Owner};
 use redis::Commands;
@@ -78,7 +78,7 @@ fn a_lock_that_is_lost_at_the_last_moment_is_told() {
         let mut tool = Tool::start(&server, "", "echo in; read go; exit 0");
         tool.hear("in");
         let _: () = server.connection().unwrap().del(KEY).unwrap();
-        // Whether the tool hears of it before its release or by it.
+        // Before the release or by it.
         tool.tells("go");
         let ended = tool.ends_with(70);
         assert!(ended.last().contains("`a` was taken away"), "{ended:?}");
@@ -166,7 +166,7 @@ fn a_lock_with_no_end_is_seen_and_cleared() {
     });
 }
 
-/// The two keys are those that the documentation names.
+/// The two keys are the documented ones.
 #[test]
 fn a_companion_that_is_something_else_is_refused() {
     unless_halted(|| {
@@ -204,7 +204,7 @@ fn every_time_is_told_in_one_format() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
-        // One second more than is expected, of which some milliseconds pass.
+        // One second more than expected, because some milliseconds pass.
         for (secs, text) in [
             (43, "42s"),
             (101, "1m 40s"),

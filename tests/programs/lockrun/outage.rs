@@ -1,4 +1,4 @@
-//! The lock cannot be kept: the command ends before the lease does.
+//! If the lock cannot be renewed, the command ends before the lease does.
 
 use std::{
     thread,
@@ -16,10 +16,10 @@ use crate::{
     lockrun::tool::{KEY, LONG, Tool, guardian, is_locked, ms, run, send},
 };
 
-/// What has to be over before it ends is over a tenth of it before.
+/// The command has to end a tenth of it before the end.
 const LEASE: Duration = Duration::from_secs(7);
 
-/// Why nobody renews.
+/// The reason that no renewal succeeds.
 #[derive(Clone, Copy, Debug)]
 enum Gone {
     ServerKilled,
@@ -27,14 +27,14 @@ enum Gone {
     ToolStopped,
 }
 
-/// What the command does when it is told.
+/// The command's reaction to the signal.
 #[derive(Clone, Copy, Debug)]
 enum Told {
     Ends,
     GoesOn,
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn longer_than_a_lease_and_shorter() {
     let cases: [fn(); 6] = [
@@ -59,7 +59,7 @@ fn what_cannot_be_renewed_ends_before_the_lease() {
     at_once(cases, |(gone, told)| ends_in_time(gone, told));
 }
 
-/// The last renewal was sent before it went wrong, so that the lease ends no later than its length after that.
+/// The last renewal was sent before the fault, so the lease ends at most its length after that.
 fn ends_in_time(gone: Gone, told: Told) {
     let mut server = Server::start().unwrap();
     let after = match told {
@@ -79,7 +79,7 @@ fn ends_in_time(gone: Gone, told: Told) {
     let said = tool.silence();
     let silent_after = since.elapsed();
     assert!(silent_after < LEASE, "{gone:?} {told:?}: {silent_after:?}");
-    // Who is stopped can tell nobody.
+    // A stopped tool cannot signal.
     let expected = match gone {
         Gone::ToolStopped => "",
         _ => "told\n",
@@ -105,7 +105,7 @@ fn an_outage_that_is_shorter_than_the_lease_is_survived() {
     let mut tool = Tool::holding(&server, "--lease 9s --grace 100ms");
     tool.hear("in");
     server.freeze().unwrap();
-    // Past the first renewal, and far from the last moment.
+    // After the first renewal, and far from the last moment.
     thread::sleep(ms(3_500));
     server.thaw().unwrap();
     assert!(comes_true(|| conn.pttl::<_, i64>(KEY).unwrap() > 6_000));
@@ -124,11 +124,11 @@ fn a_failure_that_has_passed_is_not_the_reason() {
     let mut tool = Tool::holding(&server, "--lease 4500ms --grace 200ms");
     tool.hear("in");
     scripts("-@scripting");
-    // Past the first renewal.
+    // After the first renewal.
     assert!(comes_true(|| conn.pttl::<_, i64>(KEY).unwrap() < 2_700));
     scripts("+@scripting");
     assert!(comes_true(|| conn.pttl::<_, i64>(KEY).unwrap() > 3_800));
-    // Who renews once more has heard of the renewal before.
+    // One more renewal shows that the previous answer has arrived.
     assert!(comes_true(|| conn.pttl::<_, i64>(KEY).unwrap() < 3_500));
     assert!(comes_true(|| conn.pttl::<_, i64>(KEY).unwrap() > 3_800));
     tool.signal(Signal::SIGSTOP);
@@ -144,7 +144,7 @@ fn a_command_may_run_for_longer_than_the_lease() {
     assert_eq!((ended.code, &*ended.out, &*ended.err), (3, "out\n", ""));
 }
 
-/// As when a machine or a container is halted.
+/// As when a machine or a container is suspended.
 fn a_guardian_that_was_stopped_past_the_lease_ends_the_command_at_once() {
     let server = Server::start().unwrap();
     let script = format!("trap '' TERM; echo $$; {LONG}");
@@ -166,14 +166,14 @@ fn a_tool_that_was_stopped_past_the_lease_ends_its_command_at_once() {
     let mut tool = Tool::apart(&server, "--lease 7s --grace 2300ms", &script);
     let command = tool.line();
     let guardian = guardian(&command);
-    // Else it does that, for it is sooner.
+    // Otherwise the guardian would end it, because it acts sooner.
     send(guardian, Signal::SIGKILL);
     tool.signal(Signal::SIGSTOP);
     assert!(comes_true_within(4 * PATIENCE, || !is_locked(&server)));
     let went_on = Instant::now();
     tool.signal(Signal::SIGCONT);
     tool.silence();
-    // Without a grace.
+    // Without the grace period.
     assert!(went_on.elapsed() < ms(2_200), "{:?}", went_on.elapsed());
     tool.ends_with(70);
 }

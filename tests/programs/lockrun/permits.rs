@@ -19,7 +19,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// As many lockruns at work, all at once.
+/// This many lockruns at work at the same time.
 fn all(server: &Server, args: &str, number: usize) -> Vec<Tool> {
     let all = (0..number).map(|_| {
         let mut tool = Tool::holding(server, args);
@@ -34,7 +34,7 @@ fn semaphore(server: &Server, permits: u32) -> Lock {
     locks.semaphore("a", permits)
 }
 
-/// Holds a permit under this name, for so many seconds.
+/// Holds a permit under this host name for this many seconds.
 fn held_by(name: &str, seconds: u64, lock: &Lock) -> Lease {
     let options = Options::new()
         .owner(Owner::new(name).unwrap())
@@ -158,7 +158,7 @@ fn the_status_names_all_holders_and_says_what_is_free() {
         for value in ["first", "since", "unless renewed", "second"] {
             assert!(seen.contains(value), "{value}: {seen}");
         }
-        // Only of who counts another number.
+        // Only those with another number.
         let counted = |seen: &str| -> Vec<String> {
             let counted = seen
                 .lines()
@@ -231,7 +231,7 @@ fn who_is_refused_is_told_who_has_the_permits_and_when_one_is_free() {
         let all = refused("--permits 4");
         let said = format!("lockrun: `a` is busy: others hold 4 of 4 permits: {named} 10m ");
         assert!(all.starts_with(&said), "{all}");
-        // Three have to end before fewer than two are held.
+        // Three must end before fewer than two are held.
         let more = refused("--permits 2");
         let said =
             format!("lockrun: `a` is busy: others hold 4 permits, more than 2: {named} 13m ");
@@ -263,7 +263,7 @@ fn what_makes_no_sense_with_permits_is_refused_with_the_reason() {
     assert!(said.contains("one run would count for all"), "{said}");
 }
 
-/// One that is inherited is that of another lock.
+/// An inherited token belongs to another lock.
 #[test]
 fn a_command_with_a_permit_finds_no_fencing_token() {
     unless_halted(|| {

@@ -1,4 +1,4 @@
-//! What the server offers, as an operator is told.
+//! The server's features as reported to an operator.
 
 use serde_json::Value;
 
@@ -85,7 +85,7 @@ fn no_server() {
     assert_eq!(probe("127.0.0.1:1", &[]).code, 64);
 }
 
-/// A server that does not know how to log in repeats the login.
+/// A server without this login command repeats its arguments in the error.
 #[test]
 fn no_secret_is_printed() {
     for settings in [

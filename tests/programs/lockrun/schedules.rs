@@ -8,7 +8,7 @@ const PAGE: &str = include_str!("../../../docs/lockrun.md");
 const TOOL: &str = "/usr/local/bin/lockrun";
 const JOB: &str = "/usr/local/bin/backup --full";
 
-/// What stands after this in the first block of this kind.
+/// The text after `start` in the first block of this kind.
 fn after(block: &str, start: &str) -> &'static str {
     let (_, block) = PAGE.split_once(&format!("```{block}\n")).unwrap();
     let (block, _) = block.split_once("```").unwrap();
@@ -27,7 +27,7 @@ fn cron_on_three_hosts_makes_one_backup() {
     let line = after("crontab", "15 3 * * *  root  ")
         .replace(TOOL, env!("CARGO_BIN_EXE_lockrun"))
         .replace(JOB, "/bin/echo made");
-    // As much of an environment as cron gives.
+    // The same minimal environment as cron's.
     let host = || {
         Command::new("/bin/sh")
             .args(["-c", &line])

@@ -13,7 +13,7 @@ use crate::{
     lockrun::tool::{Tool, ask, has_asked, is_ignored, lockrun_at, program, run},
 };
 
-/// Beside the lock `a`.
+/// In addition to the lock `a`.
 const BOTH: &str = "--name b";
 const KEYS: [&str; 2] = ["lock:a", "lock:b"];
 
@@ -22,7 +22,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// The keys of the locks that are held.
+/// The keys of the held locks.
 fn held(server: &Server) -> Vec<String> {
     let mut conn = server.connection().unwrap();
     let mut keys: Vec<String> = conn.keys("lock:*").unwrap();
@@ -123,7 +123,7 @@ fn the_loss_of_any_ends_the_command_and_gives_the_others_back() {
     });
 }
 
-/// It hears of it before the release, or by it.
+/// The loss is noticed before the release, or by it.
 #[test]
 fn those_that_are_lost_at_the_last_moment_are_told() {
     unless_halted(|| {
@@ -138,7 +138,7 @@ fn those_that_are_lost_at_the_last_moment_are_told() {
             let ended = tool.ends_with(70);
             let said = ended.last();
             let is_told = |name| said.starts_with(&format!("lockrun: `{name}` was taken away: "));
-            // Of two that are lost, either may be found first.
+            // Either of two lost locks may be found first.
             assert!(is_told(name) || (keys.len() == 2 && is_told("b")), "{said}");
             assert_eq!(held(&server), [""; 0]);
         }
@@ -181,13 +181,13 @@ fn locks_that_cannot_be_renewed_end_the_command() {
     });
 }
 
-/// Those that are inherited are of other locks.
+/// Inherited tokens belong to other locks.
 #[test]
 fn the_fencing_tokens_are_numbered_in_the_order_of_the_names() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = Locks::connect(&server.url()).unwrap();
-        // So that the tokens differ.
+        // So the tokens differ.
         locks
             .lock("a")
             .try_acquire()

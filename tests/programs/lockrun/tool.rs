@@ -22,8 +22,8 @@ use redis::Commands;
 
 use crate::common::{Server, hold::PATIENCE, wait::comes_true};
 
-/// Longer than any test waits: whatever ends sooner has been ended. In small steps, since a shell does not hear a signal
-/// that comes just before it starts to wait.
+/// Longer than any test waits: if it exits sooner, it was ended. It sleeps in small steps, because
+/// a shell misses a signal that comes just before it starts to wait.
 pub(crate) const LONG: &str = "n=0; while [ $n -lt 800 ]; do n=$((n+1)); sleep 0.05; done";
 /// The key of the lock `a`.
 pub(crate) const KEY: &str = "lock:a";
@@ -35,31 +35,31 @@ pub(crate) struct Tool {
     says: BufReader<Box<dyn Read + Send>>,
 }
 
-/// How it has ended.
+/// The result of a process.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: i32,
-    /// What it and the command said last.
+    /// The last output of lockrun and the command.
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
 impl Ended {
-    /// The last line of its own errors: a shell may say that its child was terminated.
+    /// The last line of its own errors; a shell may print that its child was terminated.
     pub(crate) fn last(&self) -> &str {
         self.err.lines().last().unwrap_or_default()
     }
 }
 
 impl Tool {
-    /// With these words, and a script for the shell.
+    /// With these arguments, and a script for the shell.
     pub(crate) fn start(server: &Server, args: &str, script: &str) -> Self {
         let mut command = lockrun(server);
         command.args(args.split_whitespace());
         Self::spawn(command.args(["--", "sh", "-c", script]))
     }
 
-    /// Holds the lock until [`Tool::finish`], if it gets it: then it says `in`.
+    /// Holds the lock until [`Tool::finish`]; prints `in` when it has the lock.
     pub(crate) fn holding(server: &Server, args: &str) -> Self {
         Self::start(server, args, "echo in; exec cat")
     }
@@ -76,7 +76,7 @@ impl Tool {
         Self { child, input, says }
     }
 
-    /// What is heard is said by the command alone, not by the tool: silence means that the command has ended.
+    /// The output is the command's alone, not lockrun's: when it closes, the command has exited.
     pub(crate) fn apart(server: &Server, args: &str, script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
@@ -84,14 +84,14 @@ impl Tool {
         let script = format!("exec >'{}'; {script}", pipe.display());
         let mut tool = Self::start(server, args, &script);
         let (opened, is_open) = channel();
-        // Waits for the command to open it too.
+        // Blocks until the command opens it too.
         thread::spawn(move || opened.send(File::open(pipe)));
         let pipe = is_open.recv_timeout(PATIENCE).unwrap().unwrap();
         tool.says = BufReader::new(Box::new(pipe));
         tool
     }
 
-    /// The next line that the command says.
+    /// The command's next line of output.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.says.read_line(&mut line).unwrap();
@@ -104,14 +104,14 @@ impl Tool {
         self
     }
 
-    /// A line for the command to read, if it has not been ended.
+    /// Sends a line to the command, if it is still running.
     pub(crate) fn tells(&mut self, line: &str) {
         if let Err(error) = writeln!(self.input.as_mut().unwrap(), "{line}") {
             assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
         }
     }
 
-    /// Has what [holds](Tool::holding) say something.
+    /// Makes the [`holding`](Tool::holding) script print a word.
     #[track_caller]
     pub(crate) fn echoes(&mut self, word: &str) {
         self.tells(word);
@@ -131,7 +131,7 @@ impl Tool {
         self
     }
 
-    /// The lines that it says of its own, and the command's errors. [`Ended::err`] is empty then.
+    /// The lines of lockrun's and the command's errors. [`Ended::err`] is empty then.
     pub(crate) fn errors(&mut self) -> Receiver<String> {
         let errors = BufReader::new(self.child.stderr.take().unwrap());
         let (sender, lines) = channel();
@@ -143,12 +143,12 @@ impl Tool {
         lines
     }
 
-    /// Nobody reads any more what the command says.
+    /// Closes the reading end of the command's output.
     pub(crate) fn deaf(&mut self) {
         self.says = BufReader::new(Box::new(io::empty()));
     }
 
-    /// Reads until nobody is left that could say anything. Returns what was said.
+    /// Reads until every writer has closed the output. Returns the text.
     #[track_caller]
     pub(crate) fn silence(&mut self) -> String {
         let nothing = BufReader::new(Box::new(io::empty()) as _);
@@ -166,14 +166,14 @@ impl Tool {
         said.unwrap()
     }
 
-    /// Lets what [holds](Tool::holding) end by itself.
+    /// Lets the [`holding`](Tool::holding) script exit.
     #[track_caller]
     pub(crate) fn finish(mut self) -> Ended {
         self.input = None;
         self.ends()
     }
 
-    /// Waits for the end.
+    /// Waits for the exit.
     #[track_caller]
     pub(crate) fn ends(mut self) -> Ended {
         let out = self.silence();
@@ -202,8 +202,8 @@ impl Drop for Tool {
     }
 }
 
-/// Whether this signal is ignored here, and so by every program that a test starts: where a script runs the tests in the
-/// background `SIGINT` is, and under `nohup` `SIGHUP`.
+/// True if this signal is ignored here, and therefore by every program that a test starts: `SIGINT`
+/// if a script runs the tests in the background, `SIGHUP` under `nohup`.
 pub(crate) fn is_ignored(signal: Signal) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -231,13 +231,13 @@ pub(crate) fn program() -> Command {
     command
 }
 
-/// Runs it to its end.
+/// Runs it to completion.
 #[track_caller]
 pub(crate) fn run(server: &Server, args: &str, script: &str) -> Ended {
     Tool::start(server, args, script).ends()
 }
 
-/// What an operator is answered, and the exit code.
+/// The output of a query, and the exit code.
 #[track_caller]
 pub(crate) fn ask(server: &Server, args: &str) -> Ended {
     Tool::spawn(lockrun(server).args(args.split_whitespace())).ends()
@@ -247,7 +247,7 @@ pub(crate) fn send(process: u32, signal: Signal) {
     kill(pid(process), signal).unwrap();
 }
 
-/// The process that leads the group of the command that has said its process id.
+/// The leader of the process group of the command with this process id.
 pub(crate) fn guardian(command: &str) -> u32 {
     let group = getpgid(Some(pid(command.parse().unwrap()))).unwrap();
     u32::try_from(group.as_raw()).unwrap()
@@ -257,7 +257,7 @@ pub(crate) fn pid(process: u32) -> Pid {
     Pid::from_raw(i32::try_from(process).unwrap())
 }
 
-/// How many the server is to tell of what happens to the lock.
+/// Number of clients that the server will notify about the lock.
 pub(crate) fn are_told(server: &Server) -> usize {
     let mut list = redis::cmd("CLIENT");
     list.arg("LIST");
@@ -267,7 +267,7 @@ pub(crate) fn are_told(server: &Server) -> usize {
     flags.filter(|flags| flags.contains('t')).count()
 }
 
-/// Waits until the server is to tell so many of what happens to the lock: one who waits, and perhaps one who has it.
+/// Waits until the server will notify this many clients: one that waits, and perhaps the holder.
 pub(crate) fn has_asked(server: &Server, who: usize) {
     assert!(comes_true(|| are_told(server) >= who));
 }

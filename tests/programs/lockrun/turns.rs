@@ -1,4 +1,4 @@
-//! One after the other, and what each leaves to say.
+//! Several lockruns in turn, and the final message of each.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, thread};
 
@@ -25,7 +25,8 @@ fn of_two_at_once_one_is_told_that_it_is_busy_and_says_who_has_the_lock() {
         for args in ["", "--wait 100ms", "--wait 300ms --verbose"] {
             let second = run(&server, args, "echo in");
             assert_eq!((second.code, &*second.out), (75, ""), "{args}");
-            // Who: host, process and thread. How much longer: of 30 s, renewed when 20 s are left.
+            // The holder: host, process and thread. The remaining time: of 30 s, renewed at 20 s
+            // left.
             let said = second.last();
             let who = format!(":{}:main for another ", first.pid());
             let (is_held_by, left) = said.split_once(&who).unwrap();
@@ -240,10 +241,10 @@ fn a_url_that_is_empty_in_the_environment_is_none() {
             command.args(["--name", "a", "--status"]).args(args);
             Tool::spawn(command.env("LEASEHOLD_URL", "")).ends()
         };
-        // There may be a server at the usual place.
+        // The default address may have a server.
         let usual = status(&[]);
         assert!([0, 69].contains(&usual.code), "{usual:?}");
-        // Who names one means it: a script's variable may not be set.
+        // An empty URL is an error: a script's variable may be unset.
         let named = status(&["--url", ""]);
         assert_eq!(named.code, 64, "{named:?}");
     });
@@ -269,7 +270,7 @@ fn who_waits_waits_for_a_server_that_is_not_up_yet() {
         server.kill().unwrap();
         let args = format!("--wait 20s --verbose {once}");
         let mut tool = Tool::start(&server, &args, "echo in; exit 4");
-        // It says that it waits, and is refused at once.
+        // It reports the wait, and is refused at once.
         tool.errors().recv_timeout(PATIENCE).unwrap();
         thread::sleep(ms(200));
         assert!(tool.is_running());

@@ -1,4 +1,5 @@
-//! lockrun beside `env`, which also starts another program: what the page's table calls the same.
+//! lockrun compared with `env`, which also starts another program: the rows of the page's table
+//! that match.
 
 use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
@@ -7,8 +8,8 @@ use crate::{
     lockrun::tool::{Tool, program},
 };
 
-/// In a directory with a script `plain` that has no `#!`, and others that cannot be run. `"$@"` is
-/// the wrapper.
+/// In a directory with a script `plain` without `#!`, and others that cannot be run. `"$@"` is the
+/// wrapper.
 const SAME: [(&str, &str); 14] = [
     (
         "a script without #!",
@@ -62,7 +63,7 @@ const SAME: [(&str, &str); 14] = [
     ),
 ];
 
-/// `--block-signal` and `/dev/full` are of Linux.
+/// `--block-signal` and `/dev/full` exist on Linux only.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_command_finds_what_env_would_leave_it() {

@@ -15,7 +15,7 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// The one line of an error, after its exit code was checked.
+/// The single line of an error, after a check of the exit code.
 #[track_caller]
 fn failure(output: &Output, code: i32) -> String {
     let text = String::from_utf8(output.stderr.clone()).unwrap();
@@ -32,7 +32,7 @@ fn keys(conn: &mut Connection) -> Vec<String> {
     conn.keys("*").unwrap()
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn runs_that_take_their_time() {
     let cases: [fn(); 3] = [
@@ -210,7 +210,7 @@ fn ctrl_c_stops_the_private_server() {
     });
 }
 
-/// In a terminal Ctrl-C reaches both.
+/// In a terminal Ctrl-C reaches both processes.
 #[test]
 fn ctrl_c_that_also_reaches_the_server_is_no_error() {
     let wrapper = Wrapper::new();

@@ -1,4 +1,4 @@
-//! Starts the example `market` and waits for it, on a server that can be watched.
+//! Starts the example `market` and waits for it, on a server that a test can observe.
 
 use std::{
     ffi::OsStr,
@@ -20,14 +20,14 @@ use crate::common::{
 /// Longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The program with these arguments, which hold no spaces.
+/// The program with these arguments, which contain no spaces.
 pub(crate) fn market(args: &str) -> Command {
     let mut command = example("market");
     command.args(args.split_whitespace());
     command
 }
 
-/// Starts it; to be ended by [`ended`].
+/// Starts it; [`ended`] waits for its exit.
 pub(crate) fn started(command: &mut Command) -> Child {
     command
         .stdin(Stdio::null())
@@ -37,7 +37,7 @@ pub(crate) fn started(command: &mut Command) -> Child {
         .unwrap()
 }
 
-/// Waits until it has ended; what it prints fits into a pipe.
+/// Waits for its exit; its output fits into a pipe.
 pub(crate) fn ended(mut child: Child) -> Output {
     let ends = comes_true_within(LIMIT, || child.try_wait().unwrap().is_some());
     if !ends {
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &str) -> Output {
     ended(started(&mut market(args)))
 }
 
-/// To a process or, with a minus, to a whole group.
+/// Sends a signal to a process or, with a minus sign, to a group.
 pub(crate) fn signal(name: &str, process: &str) {
     let status = Command::new("kill")
         .args(["-s", name, "--", process])
@@ -60,15 +60,16 @@ pub(crate) fn signal(name: &str, process: &str) {
     assert!(status.unwrap().success());
 }
 
-/// Waits until a simulation is under way.
+/// Waits until a simulation is running.
 pub(crate) fn wait_for_trade(conn: &mut Connection) {
     assert!(comes_true(|| conn
         .exists::<_, bool>("inventory:buyer-1")
         .unwrap()));
 }
 
-/// Written by another process: if this one had it open for writing while another thread starts a program, that program
-/// would have it open too for a moment, and nobody can execute a file that is open for writing.
+/// Another process writes the file. If this process had it open for writing while another thread
+/// starts a program, that program would have it open too for a moment, and no one can execute a
+/// file that is open for writing.
 pub(crate) fn write_script(path: &Path, script: &str) {
     let status = Command::new("sh")
         .args([
@@ -81,7 +82,8 @@ pub(crate) fn write_script(path: &Path, script: &str) {
     assert!(status.unwrap().success());
 }
 
-/// A stand-in for the redis-server on the PATH, which notes the process and the port of the real one that it becomes.
+/// A fake redis-server on the PATH, which records the process id and the port of the real one and
+/// then executes it.
 pub(crate) struct Wrapper {
     folder: TempDir,
 }
@@ -113,7 +115,7 @@ impl Wrapper {
         Some((process.parse().ok()?, port.parse().ok()?))
     }
 
-    /// Waits until the simulation is under way on it. Returns the server's process.
+    /// Waits until the simulation is running on it. Returns the server's process id.
     pub(crate) fn wait_for_trade(&self) -> u32 {
         assert!(comes_true(|| self.note().is_some()));
         let (process, port) = self.note().unwrap();
@@ -128,7 +130,7 @@ impl Wrapper {
     }
 }
 
-/// A process that was waited for by its parent is gone at once.
+/// A process that its parent has reaped is gone at once.
 pub(crate) fn is_alive(process: u32) -> bool {
     let kill = Command::new("kill")
         .args(["-0", &process.to_string()])

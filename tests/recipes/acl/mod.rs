@@ -1,4 +1,4 @@
-//! The access list that docs/guarantees.md names for each recipe is enough, and nothing in it can be left out.
+//! The access list in docs/guarantees.md is enough for each recipe, and every entry is needed.
 
 mod probing;
 mod waiting;
@@ -31,7 +31,7 @@ struct Bench {
     operator: Connection,
 }
 
-/// What stands on the server before, and what then has to work.
+/// The setup on the server, and the calls that then have to work.
 type Scene<'s> = (
     &'s dyn Fn(&mut Connection),
     &'s dyn Fn(&mut Connection) -> Result<bool>,
@@ -53,7 +53,7 @@ impl Bench {
         format!("redis://app:secret@127.0.0.1:{}/", self.server.port())
     }
 
-    /// Whether a user with these rules may do all of it, on a server that knows no script yet.
+    /// True if a user with these rules may do all of it, on a server without cached scripts.
     fn all_work(&mut self, rules: &[String], scenes: &[Scene<'_>]) -> bool {
         let client = redis::Client::open(self.url(rules)).unwrap();
         scenes.iter().all(|(prepare, run)| {
@@ -67,7 +67,7 @@ impl Bench {
         })
     }
 
-    /// The rules let all of it work, and without any one of them, a command or a key, something does not.
+    /// The rules allow all of it; without any one command or key, something fails.
     #[track_caller]
     fn assert_exact(&mut self, rules: &[String], scenes: &[Scene<'_>]) {
         assert!(self.all_work(rules, scenes), "{rules:?} is too little");
@@ -114,7 +114,7 @@ fn what_the_table_names_for_reentrant() {
     let enter = |conn: &mut Connection| {
         reentrant::try_acquire(conn, NAME, &owner, &token, LEASE).unwrap();
     };
-    // Taken twice by a program that writes no companion.
+    // Acquired twice by a program that writes no companion.
     let bare = |conn: &mut Connection| {
         redis::cmd("HSET")
             .arg(&["lock:app:a", owner.as_str(), "2"])
@@ -122,7 +122,7 @@ fn what_the_table_names_for_reentrant() {
             .unwrap();
     };
 
-    // The level of an acquisition that is over is taken off by the next.
+    // The next acquisition removes the level of one that has ended.
     let acquire = |conn: &mut Connection| {
         let (over, short) = (Token::random(), Duration::from_millis(1));
         let mut counts = Vec::new();
@@ -207,7 +207,7 @@ fn what_the_table_names_for_semaphore() {
     let take = |conn: &mut Connection| {
         assert!(semaphore::try_acquire(conn, NAME, 2, &token, LEASE).unwrap());
     };
-    // One that has ended is in the way of both acquire and release.
+    // An expired one obstructs both acquire and release.
     let with_one_that_ended = |conn: &mut Connection| {
         take(conn);
         let short = Duration::from_millis(1);
@@ -308,7 +308,7 @@ fn what_the_table_names_for_the_books_semaphores() {
     bench.assert_exact(&row, &[(&held, &release)]);
 }
 
-/// It sends what the recipe's own renew sends, and nothing else.
+/// It sends the same commands as the recipe's own renew.
 #[test]
 fn what_renewing_needs_is_enough_for_the_watchdog() {
     let mut bench = Bench::start();

@@ -1,11 +1,11 @@
-//! What `Locks::probe` finds missing is what docs/guarantees.md names.
+//! `Locks::probe` reports the same rules as docs/guarantees.md.
 
 use leasehold::{Locks, Options, Probe, Severity};
 
 use super::Bench;
 use crate::common::access_list::rules;
 
-/// What the probe calls it, and the rows of the table that it needs.
+/// The probe's name of each kind, and its rows of the table.
 const KINDS: [(&str, &[&str]); 6] = [
     (
         "lock",
@@ -56,7 +56,7 @@ fn each_command_of_the_table_is_missed_and_no_other() {
         let mut needed: Vec<_> = rows.iter().flat_map(|row| rules(row)).collect();
         needed.retain(|rule| rule.starts_with('+'));
         if kind == "commit or transaction" {
-            // The others depend on the kind of the lock.
+            // The other rules depend on the lock's kind.
             needed
                 .retain(|rule| ["+watch", "+unwatch", "+multi", "+exec"].contains(&rule.as_str()));
         }
@@ -108,7 +108,7 @@ fn keys_are_missed_by_their_pattern() {
         (2, "no mark of a run of", Severity::Limits),
         (3, "no mark of a commit of", Severity::Limits),
     ] {
-        // The second pattern fits the third key too.
+        // The second pattern also matches the third key.
         let patterns: Vec<_> = (0..4).filter(|n| *n != at).map(|n| keys[n]).collect();
         let found = probe(&mut bench, &all(&patterns));
         let keys_of = found.finding("keys").unwrap();

@@ -1,4 +1,5 @@
-//! What `docs/guarantees.md` names for a lease that waits and is told: it is enough, and what any part of it is for.
+//! The rules in `docs/guarantees.md` for a lease that waits and is notified are enough, and each is
+//! needed.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +19,7 @@ use crate::common::{
 
 type Kind = fn(&Locks, &str) -> Lock;
 
-/// A lock's name, its kind, whoever keeps it out, and the rows of the table that it needs.
+/// A lock's name, its kind, the kind of the other holder, and the rows of the table that it needs.
 type Row = (&'static str, Kind, Kind, &'static [&'static str]);
 
 const MUTEX: &[&str] = &[
@@ -63,7 +64,7 @@ fn unfenced(locks: &Locks, name: &str) -> Lock {
     locks.lock(name).with(Options::new().fencing(false))
 }
 
-/// A user who may do this; no channels but those that are named, whatever the server's default.
+/// The locks of a user with these rules and no other channels, whatever the server's default.
 fn user(server: &Server, lock: &str, rules: &[String]) -> Locks {
     let name = &lock.replace(':', "-");
     redis::cmd("ACL")
@@ -78,7 +79,7 @@ fn user(server: &Server, lock: &str, rules: &[String]) -> Locks {
     .unwrap()
 }
 
-/// What the server says of this user's connections, a line each.
+/// This user's lines in `CLIENT LIST`.
 fn connections(server: &Server, lock: &str) -> Vec<String> {
     let mut list = redis::cmd("CLIENT");
     let list: String = list
@@ -97,8 +98,8 @@ fn listener(server: &Server, lock: &str) -> Option<String> {
     listens?.split(' ').next().map(str::to_owned)
 }
 
-/// Waits until this user has asked for the lock, and for a quarter of a second nothing more: it is in line, and the listener has had time to
-/// connect.
+/// Waits until this user has asked for the lock and then sent nothing for a quarter of a second: it
+/// is in line, and the listener had time to connect.
 fn has_come_to_rest(server: &Server, lock: &str) {
     let last_commands = || -> BTreeSet<String> {
         let named = |line: &String| {
@@ -117,11 +118,12 @@ fn has_come_to_rest(server: &Server, lock: &str) {
     }));
 }
 
-/// Whether a waiter is woken by the release within this time, where it would otherwise ask again after at least [`LONG`].
+/// True if a release wakes a waiting thread within this time; otherwise it would ask again after
+/// [`LONG`] or more.
 fn is_woken(server: &Server, lock: &Lock, other: &Lock, within: Duration) -> bool {
-    // Each pause may be shortened by a half.
+    // Each pause may be shortened by half.
     let pauses = Options::new().backoff(2 * LONG, 2 * LONG);
-    // Who takes a lock that is handed over is woken by the listener, for which all of the rules are.
+    // A lock with hand-over is woken by the listener, which needs all of the rules.
     let pauses = if lock.name() == "app:s" {
         pauses
     } else {
@@ -140,7 +142,8 @@ fn is_woken(server: &Server, lock: &Lock, other: &Lock, within: Duration) -> boo
     })
 }
 
-/// Whether a holder is told of a deletion within this time, where it would otherwise find out at its next renewal.
+/// True if a holder is notified of a deletion within this time; otherwise it would find out at its
+/// next renewal.
 fn is_told(
     server: &Server,
     lock: &Lock,
@@ -154,7 +157,7 @@ fn is_told(
     lease.lost().wait_for(within)
 }
 
-/// With usual pauses it has the lock soon after its release all the same.
+/// With the default pauses it still has the lock soon after its release.
 fn asks_again(lock: &Lock, other: &Lock) {
     let held = other.acquire(LONG).unwrap();
     thread::scope(|scope| {
@@ -166,7 +169,7 @@ fn asks_again(lock: &Lock, other: &Lock) {
     });
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn a_lease_needs_what_the_table_names() {
     let cases: [fn(); 2] = [
@@ -187,16 +190,16 @@ fn what_the_table_names_for_a_lease_is_enough() {
         let locks = user(&server, name, &needs);
         let (lock, other) = (kind(&locks, name), other(&admin, name));
         assert!(is_woken(&server, &lock, &other, 15_000 * MS), "{name}");
-        // From when it is held on.
+        // The time since it is held.
         let mut since = None;
         let is_soon = || since.get_or_insert_with(Instant::now).elapsed() > 300 * MS;
-        // A lease that is not renewed before it has to be told.
+        // A renewal must not find the loss first.
         let rarely_renewed = lock.clone().with(Options::new().lease(3 * LONG));
         assert!(
             is_told(&server, &rarely_renewed, is_soon, 10_000 * MS),
             "{name}"
         );
-        // `PING` is not among the rules: a heartbeat that is refused is an answer too.
+        // The rules do not include `PING`: a refused heartbeat is an answer too.
         let (held, listening) = (other.acquire(LONG).unwrap(), listener(&server, name));
         assert!(listening.is_some());
         let waits = || assert!(lock.acquire(1_300 * MS).is_err());
@@ -224,7 +227,8 @@ fn without_any_part_of_it_a_lease_asks_again_after_a_pause() {
         let mut conn = server.connection().unwrap();
         let mut scripts = || calls(&mut conn, "evalsha").unwrap();
         let before = scripts();
-        // One has acquired, and by another the watchdog has found it held: the next is a renewal, in seconds.
+        // One is the acquire, the other the watchdog's read: the next is a renewal, in some
+        // seconds.
         let has_been_looked_at = || scripts() >= before + 2;
         let is_told = is_told(&server, &lock, has_been_looked_at, 1_000 * MS);
         assert!(!is_told, "{rule} is not needed to hold");

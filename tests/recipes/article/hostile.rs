@@ -1,4 +1,4 @@
-//! The article's two editions meet what neither they nor the article's scripts have written.
+//! The article's two editions on keys with foreign values.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn start() -> (Server, Connection, Token) {
     (server, conn, TOKEN.parse().unwrap())
 }
 
-/// It says that this is another kind, shows no token, and changes nothing.
+/// The error says that the key is of another kind and contains no token; the data is unchanged.
 #[track_caller]
 fn assert_stops(conn: &mut Connection, call: impl FnOnce(&mut Connection) -> Result<bool>) {
     let before = State::of(conn).unwrap();
@@ -32,7 +32,7 @@ fn assert_stops(conn: &mut Connection, call: impl FnOnce(&mut Connection) -> Res
     assert_eq!(State::of(conn).unwrap(), before, "changed something");
 }
 
-/// Whatever else the read key holds is somebody's read lock for as long as it lasts, and stays one.
+/// Any other value of the read key counts as a read lock until it expires, and is kept.
 #[test]
 fn two_key_takes_other_values_for_a_reader() {
     let (_server, mut conn, token) = start();

@@ -1,4 +1,5 @@
-//! The article's cluster edition, with programs on the article's own scripts on the same key.
+//! The article's cluster edition, together with programs on the article's own scripts on the same
+//! key.
 
 use std::time::{Duration, Instant};
 
@@ -139,7 +140,7 @@ fn a_writer_waits_for_the_last_reader_and_a_reader_for_the_writer() {
     assert!(!a.stops_writing(&second), "its time was over");
 }
 
-/// Somebody removed `write` by hand, or took the lock with a wrong clock and gave it back.
+/// Someone removed `write` by hand, or acquired the lock with a wrong clock and released it.
 #[test]
 fn a_writer_without_its_write_has_lost_the_lock() {
     let mut a = World::new();

@@ -1,5 +1,5 @@
-//! The traps of the article's cluster edition, one by one: what our functions do about each, and what the article's own
-//! scripts can still do.
+//! The traps of the article's cluster edition: what our functions do about each, and what the
+//! article's own scripts can still do.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ fn trap_37_a_a_second_reader_neither_pushes_out_the_first_nor_frees_it() {
         assert!(a.stops_reading(second) && a.is_free());
     }
 
-    // The article's own: the first one's release does nothing, the second one's frees both.
+    // With the article's scripts the first release does nothing, and the second frees both.
     let now = a.now();
     assert!(a.article_acquires("read", now) && a.article_acquires("read", now + 1));
     a.article_releases("read", now);
@@ -37,8 +37,8 @@ fn trap_37_a_a_second_reader_neither_pushes_out_the_first_nor_frees_it() {
 
 type Step = fn(&mut World, &Token) -> bool;
 
-/// What cannot be repaired: the article's writers do not see a reader of ours whose `read` is gone. Ours do, and the next
-/// of ours that comes or goes puts it back.
+/// Cannot be fixed: the article's writers do not see a reader of ours whose `read` is gone. Ours
+/// do, and our next call to acquire or release restores it.
 #[test]
 fn trap_37_a_the_articles_reader_takes_ours_with_it() {
     let mut a = World::new();
@@ -63,17 +63,17 @@ fn trap_37_b_nobody_has_the_time_of_somebody_else() {
     let stamp = a.field("read").unwrap();
     let (whole, fraction) = stamp.split_once('.').unwrap();
     assert_eq!(fraction.len(), 3, "no time of the article's looks like it");
-    // A client of the article's that came in the same millisecond does not release ours.
+    // A client of the article's with the same millisecond does not release ours.
     let same: i64 = whole.parse().unwrap();
     a.article_releases("read", same);
     assert_eq!(a.field("read"), Some(stamp.clone()));
-    // And two of ours with the same stamp are still two.
+    // Two of ours with the same stamp remain two.
     a.put(&format!("read:{two}"), &stamp);
     assert!(a.stops_reading(&one));
     assert_eq!(a.field("read"), Some(stamp));
     assert!(a.stops_reading(&two) && a.is_free());
 
-    // The article's own: one's release is the other's.
+    // With the article's scripts, each releases the other's lock.
     assert!(a.article_acquires("read", same) && a.article_acquires("read", same));
     a.article_releases("read", same);
     assert!(a.article_acquires("write", same));
@@ -84,12 +84,12 @@ fn trap_37_c_the_servers_clock_decides_for_ours() {
     let mut a = World::new();
     let [reader, writer] = tokens();
     let now = a.now();
-    // After a reader whose clock is behind, ours moves the time on.
+    // After a reader with a slow clock, ours moves the time forward.
     assert!(a.article_acquires("read", now - 15_000) && a.reads(&reader));
     let stamp = a.field("read").unwrap();
     let (whole, _) = stamp.split_once('.').unwrap();
     assert!(whole.parse::<i64>().unwrap() >= now, "{stamp}");
-    // And after one whose clock is ahead it does not move it back.
+    // After one with a fast clock, ours does not move it back.
     let ahead = (now + 15_000).to_string();
     a.put("read", &ahead);
     assert!(a.reads(&reader));
@@ -97,7 +97,7 @@ fn trap_37_c_the_servers_clock_decides_for_ours() {
     assert!(!a.writes(&writer));
 }
 
-/// What cannot be repaired: a client of the article's judges by its own clock, and writes what its own clock says.
+/// Cannot be fixed: a client of the article's uses and writes its own clock.
 #[test]
 fn trap_37_c_a_client_of_the_articles_with_a_wrong_clock() {
     let mut a = World::new();
@@ -107,7 +107,7 @@ fn trap_37_c_a_client_of_the_articles_with_a_wrong_clock() {
     assert!(!a.article_acquires("write", now + 25_000));
     assert!(a.article_acquires("write", now + 60_000), "steals it");
     assert!(!a.stops_writing(&writer), "and we are told");
-    // It keeps others out for a minute more than its lease, or until the key ends.
+    // It keeps others out for a minute more than its lease, or until the key expires.
     assert!(!a.reads(&reader) && a.left() <= 90_000);
     a.conn.pexpire::<_, ()>(KEY, 1).unwrap();
     a.wait_until_the_key_ends();
@@ -132,7 +132,7 @@ fn trap_37_d_what_is_over_is_removed() {
         }
     }
 
-    // The article's own: the reader leaves what the writer left.
+    // With the article's scripts, the reader keeps the writer's field.
     a.put("write", &over);
     let now = a.now();
     assert!(a.article_acquires("read", now));
@@ -164,7 +164,7 @@ fn trap_37_e_the_key_outlives_its_holders() {
     a.leases.key = a.leases.write;
     assert!(a.reads(&another) && a.left() > 60_000);
 
-    // The article's own: the key ends, and a writer's lock with it.
+    // With the article's scripts the key expires, and a writer's lock with it.
     let mut a = World::new();
     let (now, lengths) = (a.now().to_string(), [1, 20_000, 30_000]);
     assert!(article::acquire_for(
@@ -194,7 +194,7 @@ fn trap_37_f_no_change_of_mode_and_no_second_entry() {
     assert!(!a.writes(&another), "second entry");
 }
 
-/// What cannot be repaired: there is no place for a waiting writer's intent that the article's readers would look at.
+/// Cannot be fixed: the article's readers would check no field for a waiting writer's intent.
 #[test]
 fn trap_37_f_readers_that_keep_coming_keep_writers_out() {
     let mut a = World::new();
@@ -216,7 +216,7 @@ fn trap_37_g_a_release_says_whether_it_was_still_ours() {
     assert!(a.writes(&token) && a.stops_writing(&token) && !a.stops_writing(&token));
     assert!(a.reads(&token) && a.stops_reading(&token) && !a.stops_reading(&token));
 
-    // The article's own answers nothing in either case.
+    // The article's scripts return nothing in either case.
     let now = a.now();
     assert!(a.article_acquires("write", now));
     let answers = [(); 2].map(|()| a.article_releases("write", now));
@@ -230,7 +230,8 @@ fn trap_37_h_the_stamp_is_stored_as_it_is_compared() {
         let token = Token::random();
         assert!(a.writes(&token) && a.stops_writing(&token));
     }
-    // The article's own: a time in nanoseconds is rounded on the way in, and never found again.
+    // With the article's scripts, a time in nanoseconds is rounded when stored, and no release
+    // finds it.
     let nanos = "1700000000123456789";
     assert!(article::acquire_for(
         &mut a.conn,
@@ -242,7 +243,7 @@ fn trap_37_h_the_stamp_is_stored_as_it_is_compared() {
     assert_ne!(a.field("write").as_deref(), Some(nanos));
     article::release(&mut a.conn, "write", KEY, nanos);
     assert!(a.field("write").is_some());
-    // To ours it is no time at all.
+    // Ours reject it as a time.
     let answer = acquire_read(
         &mut a.conn,
         KEY,
@@ -267,7 +268,7 @@ fn trap_37_i_who_stays_too_long_is_told() {
         assert!(acquire(&mut a, &token));
         let come = a.now();
         assert!(comes_true(|| a.now() > come + 2));
-        // Nobody came in since, and the fields are still there.
+        // No client has acquired since, and the fields are still there.
         assert!(a.field(field).is_some() && !release(&mut a, &token));
     }
 }

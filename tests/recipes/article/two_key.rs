@@ -1,4 +1,5 @@
-//! The article's single-instance edition, with programs on the article's own scripts on the same keys.
+//! The article's single-instance edition, together with programs on the article's own scripts on
+//! the same keys.
 
 use std::time::{Duration, Instant};
 
@@ -121,7 +122,7 @@ fn trap_36_a_later_reader_never_shortens_an_earlier_ones_lease() {
     assert!(a.left(READ) > 90_000);
     assert!(a.stops_reading(&short) && !a.writes(&writer, LEASE));
 
-    // Nor that of a reader of the article's.
+    // Nor the lock of a reader of the article's.
     assert!(a.stops_reading(&long) && article::read(&mut a.conn, NAMES, 100));
     assert!(a.reads(&short, LEASE) && a.left(READ) > 90_000);
     assert!(a.stops_reading(&short) && a.left(READ) > 90_000);
@@ -171,7 +172,7 @@ fn trap_36_the_writers_value_is_its_token() {
     assert!(a.writes(&next, LEASE) && !a.stops_writing(&late));
     assert!(a.stops_writing(&next));
 
-    // A token that every writer of the article's has is nobody's.
+    // A token that every writer of the article's uses identifies no writer.
     let refused = acquire_write(
         &mut a.conn,
         &a.keys,
@@ -192,7 +193,7 @@ fn trap_36_the_writers_value_is_its_token() {
     assert!(a.is_free());
 }
 
-/// What cannot be repaired: the article's reader puts its own end over everybody's.
+/// Cannot be fixed: the article's reader overwrites the expiry of all readers with its own.
 #[test]
 fn trap_36_the_articles_reader_overwrites_ours() {
     let mut a = World::new();
@@ -206,7 +207,7 @@ fn trap_36_the_articles_reader_overwrites_ours() {
     assert!(a.conn.exists::<_, bool>(READ).unwrap());
 }
 
-/// What cannot be repaired: without a script to release, the article's programs delete the key.
+/// Cannot be fixed: without a release script, the article's programs delete the key.
 #[test]
 fn trap_36_the_articles_release_frees_every_reader() {
     let mut a = World::new();
@@ -216,7 +217,7 @@ fn trap_36_the_articles_release_frees_every_reader() {
     assert!(a.writes(&writer, LEASE) && !a.stops_reading(&reader));
 }
 
-/// What cannot be repaired: there is no place for a waiting writer's intent that the article's readers would look at.
+/// Cannot be fixed: the article's readers would check no key for a waiting writer's intent.
 #[test]
 fn trap_36_readers_that_keep_coming_keep_writers_out() {
     let mut a = World::new();

@@ -1,4 +1,4 @@
-//! A lock until a moment: the server's clock says whether that is past.
+//! A lock until a point in time, measured by the server's clock.
 
 use std::{
     thread,
@@ -63,7 +63,7 @@ fn a_lock_until_midnight() {
         .as_secs()
         / DAY.as_secs();
     let midnight = SystemTime::UNIX_EPOCH + (u32::try_from(today).unwrap() + 1) * DAY;
-    // Just before midnight there is nothing left to hold the lock for: then the next one.
+    // Just before midnight there is no time left to hold the lock: then use the next midnight.
     let midnight = match midnight.duration_since(now).unwrap() {
         rest if rest < 5 * SECOND => midnight + DAY - 10 * SECOND,
         _ => midnight,

@@ -1,7 +1,8 @@
-//! Every function of `mutex` × every command that it sends × {cut before, cut after, reply swallowed}.
+//! Every function of `mutex` × every command that it sends × {cut before, cut after, reply
+//! swallowed}.
 //!
-//! What comes back is Unknown or right, a retry with the same token does not count twice, and the lock is free within the
-//! lease.
+//! The result is Unknown or right, a retry with the same token does not count twice, and the lock
+//! is free within the lease.
 
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ fn mutex_is_acquired(
     );
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn every_function_at_every_command() {
     let cases: [fn(); 6] = [

@@ -1,4 +1,4 @@
-//! What is no lock of this kind, or no companion, is an error, and nothing is changed.
+//! A foreign key or companion is an error, and nothing changes.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const LEASE: End = End::After(Duration::from_secs(10));
 const LOCK: &str = "lock:a";
 const COMPANION: &str = "{lock:a}:lease";
 
-/// Commands that put something there, with the key still to come.
+/// Commands that write such a value; `?` is the key.
 const OTHER_TYPES: [&[&str]; 6] = [
     &["RPUSH", "?", "x"],
     &["SADD", "?", "x"],
@@ -109,7 +109,7 @@ fn assert_is_no_companion(conn: &mut Connection, words: &[&str]) {
     assert_wrong_kind(&acquires(conn, &token), &token);
     assert_eq!(State::of(conn).unwrap(), before, "{words:?}");
 
-    // A lock that is ours all the same is not granted again.
+    // A lock that is ours is not granted again either.
     assert!(mutex::try_acquire_unfenced(conn, "a", &token, 10 * SECOND).unwrap());
     let before = State::of(conn).unwrap();
     assert_wrong_kind(&acquires(conn, &token), &token);
@@ -154,7 +154,7 @@ fn every_function_teaches_a_server_that_has_forgotten_its_scripts() {
 fn a_command_that_is_forbidden_leaves_no_lock() {
     let (_server, mut conn) = start();
     let forbidden = ["hset", "pexpire", "set", "time", "hget"];
-    // What the first attempt leaves must not let in a second one.
+    // The remains of the first attempt must not admit a second one.
     for forbidden in forbidden.into_iter().flat_map(|name| [name, name]) {
         cmd("ACL")
             .arg(&["SETUSER", "default", "+@all", &format!("-{forbidden}")])

@@ -1,4 +1,4 @@
-//! The lock by `SET … NX`: who gets it, for how long, and what a second sending of the same does.
+//! The lock by `SET … NX`: its holder, its lease, and the effect of a retry.
 
 mod end;
 mod faults;
@@ -30,7 +30,7 @@ fn try_acquire(conn: &mut Connection, token: &Token, end: End) -> Option<Grant> 
     mutex::try_acquire(conn, "a", token, end).unwrap()
 }
 
-/// What is left of the lock in milliseconds, -1 for one without an end, -2 for none.
+/// The lock's remaining milliseconds, -1 without an end, -2 if free.
 fn left(conn: &mut Connection) -> i64 {
     conn.pttl("lock:a").unwrap()
 }

@@ -1,4 +1,4 @@
-//! The options of `SET`, each with what goes wrong with it: why the recipe sends `NX` and `PX` and no other.
+//! The options of `SET` and the problem of each: the reasons for `NX` and `PX` alone.
 
 use std::time::{Duration, SystemTime};
 
@@ -26,7 +26,7 @@ fn assert_refused(conn: &mut Connection, options: &str, why: &str) {
     assert!(!conn.exists::<_, bool>("lock:a").unwrap());
 }
 
-/// -1: without an end, -2: not there.
+/// -1: without an end, -2: no key.
 fn left(conn: &mut Connection) -> i64 {
     conn.pttl("lock:a").unwrap()
 }
@@ -45,7 +45,7 @@ fn the_recipe_sends_nx_and_px_and_no_other() {
         .iter()
         .filter(|command| command.starts_with("SET "))
         .collect();
-    // In the script the look at the key, a line before, is the NX.
+    // In the script, the preceding read of the key replaces NX.
     assert_eq!(sets, ["SET lock:a ours NX PX 11", "SET lock:a ours PX 11"]);
 }
 
@@ -116,7 +116,7 @@ fn exat_ends_up_to_a_second_early() {
     );
 }
 
-/// In milliseconds since 1970, by the server's clock.
+/// Milliseconds since 1970 on the server's clock.
 fn end_of(conn: &mut Connection) -> u64 {
     let mut both = redis::pipe();
     both.atomic().cmd("TIME").pttl("lock:a");

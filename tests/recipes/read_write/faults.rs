@@ -1,5 +1,5 @@
-//! The connection breaks at each command of the read-write locks: the outcome is unknown or right, sending the same again
-//! doubles nothing, and whatever was taken ends by itself.
+//! The connection breaks at each command of the read-write locks: the outcome is unknown or right,
+//! a retry counts once, and every lock that was acquired expires.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ const TIME_OUT: Duration = Duration::from_millis(40);
 
 type Arm = fn(Point<'_>);
 
-/// Each fault, and whether the command is executed.
+/// Each fault, and whether the server executes the command.
 const FAULTS: [(&str, bool, Arm); 3] = [
     ("cut before", false, |point| point.cut_before()),
     ("cut after", true, |point| point.cut_after()),
@@ -50,7 +50,7 @@ fn break_each_function_of([reader, writer]: [Side; 2]) {
 fn break_each_of_a_side(side: Side, other: Side, (fault, is_executed, arm): (&str, bool, Arm)) {
     let server = Server::start().unwrap();
     let mut direct = server.connection().unwrap();
-    // So that the server knows every script, and there is one command a call.
+    // Now the server knows every script, so each call is one command.
     assert!(use_once(&mut direct, other) && use_once(&mut direct, side));
     for (name, needs_a_hold, call) in side.functions() {
         let what = format!("{name}, {fault}");
@@ -77,7 +77,8 @@ fn break_each_of_a_side(side: Side, other: Side, (fault, is_executed, arm): (&st
     assert!(use_once(&mut direct, other), "{what}: not free");
 }
 
-/// Breaks the connection at the next command; the outcome has to be unknown, in time, and to name the token.
+/// Breaks the connection at the next command; the outcome has to be unknown, in time, with the
+/// token.
 fn break_one(
     server: &Server,
     arm: Arm,
@@ -101,7 +102,7 @@ fn break_one(
 }
 
 fn assert_what_is_held_ends(conn: &mut Connection, what: &str) {
-    // A key ends a millisecond after its last hold.
+    // A key expires a millisecond after its last hold.
     let longest = i64::try_from(LONGER.as_millis()).unwrap() + 1;
     for key in conn.keys::<_, Vec<String>>("*").unwrap() {
         let left: i64 = conn.pttl(&key).unwrap();
@@ -113,7 +114,7 @@ fn assert_what_is_held_ends(conn: &mut Connection, what: &str) {
     }
 }
 
-/// Takes the lock and gives it back. False if somebody is in.
+/// Acquires and releases the lock. False if it is held.
 fn use_once(conn: &mut Connection, side: Side) -> bool {
     let token = Token::random();
     if let Some(renew) = side.renew {

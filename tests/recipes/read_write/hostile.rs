@@ -1,4 +1,4 @@
-//! The read-write lock meets what it has not written: it stops, and leaves everything as it was.
+//! The read-write lock on keys with foreign values: it returns an error and changes nothing.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const TOKEN: &str = "5ec7e700-face-4bad-8ace-0123456789ab";
 
 type Function = fn(&mut Connection, &Token) -> Result<bool>;
 
-/// Every function, on the lock `a`, and whether it looks at all holders.
+/// Every function, on the lock `a`, and whether it reads all holders.
 const FUNCTIONS: [(&str, bool, Function); 8] = [
     ("try_acquire_read", true, |conn, token| {
         try_acquire_read(conn, "a", token, LEASE)
@@ -61,7 +61,7 @@ fn put(conn: &mut Connection, command: &[&str]) {
         .unwrap();
 }
 
-/// Everything stays as it is, its end included, and the error names the function and no token.
+/// The data and its expiry are unchanged, and the error names the function and no token.
 #[track_caller]
 fn assert_stops(conn: &mut Connection, token: &Token, (name, _, call): (&str, bool, Function)) {
     let (before, end) = (
@@ -222,7 +222,7 @@ fn a_companion_that_holds_no_fencing_token() {
         }
         put(&mut conn, &["FLUSHALL"]);
     }
-    // The largest number that one more can be added to.
+    // The largest number that can be incremented.
     put(
         &mut conn,
         &["HSET", "{lock:a}:lease", "fence", "9007199254740990"],

@@ -1,4 +1,4 @@
-//! A writer that waits keeps new readers out, for as long as it waits and hardly longer.
+//! A waiting writer keeps new readers out while it waits, and hardly longer.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -24,7 +24,7 @@ use redis::{Client, Commands, Connection};
 const LEASE: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(60);
 
-/// How many milliseconds are left of the intents that stand.
+/// The remaining milliseconds of the current intents.
 fn intents(conn: &mut Connection) -> Vec<i64> {
     let now = millis(conn);
     let holders: Vec<(String, String)> = conn.hgetall("lock:a").unwrap();
@@ -35,7 +35,7 @@ fn intents(conn: &mut Connection) -> Vec<i64> {
         .collect()
 }
 
-/// A reader that is in, and a writer on a thread of its own that waits for it.
+/// Runs `meanwhile` with a reader that holds the lock and a writer that waits for it on a thread.
 fn with_a_waiting_writer(wait: Duration, meanwhile: impl FnOnce(&mut Connection, &Token, &Token)) {
     let (server, mut conn) = start();
     let [reader, writer] = [(); 2].map(|()| Token::random());
@@ -90,7 +90,8 @@ fn a_writer_is_not_starved_by_a_stream_of_readers() {
     let (stop, entries) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut readers = server.connection().unwrap();
     thread::scope(|scope| {
-        // Each reader comes in before the last one leaves, so that there is always one, if nobody keeps them out.
+        // Each reader acquires before the last one releases, so there is always one unless they are
+        // kept out.
         scope.spawn(|| {
             let mut last = Token::random();
             assert!(try_acquire_read(&mut readers, "a", &last, LEASE).unwrap());
@@ -123,7 +124,7 @@ fn a_writer_is_not_starved_by_a_stream_of_readers() {
     });
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn how_long_an_intent_stands() {
     let cases: [fn(); 3] = [
@@ -151,7 +152,7 @@ fn an_intent_is_written_anew_only_when_it_is_about_to_end() {
         let [attempts_now, intents_now] = counted(&mut conn);
         [attempts_now - attempts, intents_now - intents]
     };
-    // When half of its second is over, and not only when all of it is.
+    // Renewed after half of its second, not at the end.
     let due = 1 + asked.elapsed().as_millis() / 500;
     let needed = 1 + asked.elapsed().as_secs();
     assert!(attempts > 2 * intents, "{attempts}, {intents}");
@@ -219,7 +220,7 @@ fn it_ends_within_a_second_after_its_writer_died() {
     let died = Instant::now();
     assert_eq!(unknown.token(), Some(&writer));
     let left = intents(&mut conn);
-    // It has stood for a second at least.
+    // It lasted for at least a second.
     assert!(
         !left.is_empty() || asked.elapsed() < Duration::from_secs(1),
         "{TOO_SLOW}"
@@ -230,12 +231,13 @@ fn it_ends_within_a_second_after_its_writer_died() {
     assert!(died.elapsed() < PATIENCE);
 }
 
-/// A silent server costs a waiting writer one time-out, not two: it does not try to take its intent back.
+/// A silent server costs a waiting writer one time-out, not two: it does not try to withdraw its
+/// intent.
 fn a_silent_server_costs_one_time_out() {
     let (server, mut conn) = start();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut silent = Client::open(proxy.url()).unwrap().get_connection().unwrap();
-    // The third attempt begins within the wait, on a busy machine as well, and its time-out ends after it.
+    // Even on a busy machine the third attempt begins within the wait; its time-out ends after it.
     let (wait, time_out) = (Duration::from_secs(3), Duration::from_millis(3_500));
     silent.set_read_timeout(Some(time_out)).unwrap();
     let [reader, writer] = [(); 2].map(|()| Token::random());

@@ -1,4 +1,4 @@
-//! Many readers or one writer, each with a lease of its own.
+//! Many readers or one writer, each with its own lease.
 
 mod faults;
 mod hostile;
@@ -121,7 +121,7 @@ fn the_key_ends_with_the_last_hold() {
         let after = millis(&mut conn);
         assert!((longest - 5_000..=longest + 1).contains(&left), "{left}");
         let ends = end_of(&mut conn, &format!("r:{token}")).unwrap();
-        // The server may stand still after it has asked for the time, before it gives the key its end.
+        // The server may pause between reading its clock and setting the key's expiry.
         let (first, last) = (before + left - 250, after + left + 1);
         assert!((first..=last).contains(&ends), "{ends}: {first} to {last}");
         assert!(release_read(&mut conn, "a", token).unwrap());
@@ -169,7 +169,7 @@ fn fencing_tokens_grow_from_writer_to_writer() {
     let left: i64 = conn.pttl("{lock:a}:lease").unwrap();
     assert!((86_300_000..=86_400_000).contains(&left), "{left}");
 
-    // A companion that is ahead of the clock still grows.
+    // The fencing token grows even from a companion ahead of the clock.
     let ahead = 9_007_199_254_740_000_u64;
     let () = conn.hset("{lock:a}:lease", "fence", ahead).unwrap();
     let grant = try_acquire_write(&mut conn, "a", &Token::random(), LEASE).unwrap();
@@ -241,11 +241,11 @@ fn the_companion_lives_longer_than_the_lock() {
         |conn: &mut Connection| conn.pttl::<_, i64>("{lock:a}:lease").unwrap() > 9 * 86_400_000;
     assert!(writes_alone(&mut conn, &writer, LEASE) && !longest(&mut conn));
     assert!(renew_write(&mut conn, "a", &writer, day).unwrap() && longest(&mut conn));
-    // Neither a shorter renewal nor the same attempt again brings its end nearer.
+    // Neither a shorter renewal nor a repeated attempt shortens it.
     assert!(renew_write(&mut conn, "a", &writer, LEASE).unwrap() && longest(&mut conn));
     assert!(writes_alone(&mut conn, &writer, LEASE) && longest(&mut conn));
 
-    // What is not this hold's is left alone.
+    // Another hold's value stays.
     conn.hset::<_, _, _, ()>("{lock:a}:lease", "token", "somebody")
         .unwrap();
     conn.persist::<_, ()>("{lock:a}:lease").unwrap();
@@ -265,7 +265,7 @@ fn what_is_over_is_not_brought_back() {
     assert!(!renew_read(&mut conn, "a", &over, LEASE).unwrap());
     assert!(!release_read(&mut conn, "a", &over).unwrap());
     assert_eq!(State::of(&mut conn).unwrap(), before);
-    // Whoever writes next removes it.
+    // The next write removes it.
     assert!(reads(&mut conn, &Token::random(), LEASE));
     assert_eq!(end_of(&mut conn, &field), None);
 }

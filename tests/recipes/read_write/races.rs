@@ -1,4 +1,4 @@
-//! Many threads on few locks: readers and a writer are never in together.
+//! Many threads on a few locks: a writer never holds one together with another thread.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -17,18 +17,18 @@ use leasehold::{
 };
 use redis::Commands;
 
-/// Somebody is in from just after the grant to just before the release.
+/// A hold, from just after its grant to just before its release.
 #[derive(Clone, Copy, Debug)]
 struct Stay {
     name: usize,
     writes: bool,
-    /// Of a writer, where it is compared.
+    /// A writer's, if compared.
     fence: Option<FencingToken>,
     from: Instant,
     to: Instant,
 }
 
-/// Nobody is in together with a writer, on any name, and later writers have greater fencing tokens.
+/// No hold overlaps with a writer's, on any name, and later writers have greater fencing tokens.
 fn assert_exclusion(mut history: Vec<Stay>) {
     history.sort_by_key(|stay| (stay.name, stay.from));
     let mut last: [Option<Stay>; 2] = [None; 2];
@@ -49,7 +49,7 @@ fn assert_exclusion(mut history: Vec<Stay>) {
     }
 }
 
-/// Threads that come and go as readers, and every fourth time as writers.
+/// Threads that acquire as readers, and every fourth time as writers.
 fn storm(sides: [Side; 2], threads: usize, names: usize, rounds: usize) -> Vec<Stay> {
     let server = Server::start().unwrap();
     let come_and_go = |thread: usize| {
@@ -124,12 +124,13 @@ fn long_storms() {
     }
 }
 
-/// Holders that never release: what each believes by its own clock, started before it asked, never overlaps either.
+/// Holders that never release: their holds by their own clocks, started before the request, never
+/// overlap either.
 #[test]
 fn leases_that_run_out() {
     const LEASE: Duration = Duration::from_millis(8);
     let server = Server::start().unwrap();
-    // Readers and writers that were in.
+    // Numbers of readers and writers granted.
     let seen = [(); 2].map(|()| AtomicUsize::new(0));
     let seen_enough = || seen.iter().all(|seen| seen.load(Ordering::Relaxed) > 3);
     let crash_again_and_again = |thread: usize| {
@@ -156,7 +157,7 @@ fn leases_that_run_out() {
                         from,
                         to,
                     });
-                    // A reader leaves the others a chance.
+                    // Readers pause longer, so that others get a turn.
                     thread::sleep(if writes { LEASE / 2 } else { LEASE * 3 });
                 }
                 _ => thread::sleep(Duration::from_micros(300)),

@@ -1,4 +1,5 @@
-//! What the server does to the scripts of the read-write locks: it forgets them, has no memory, is part of a cluster.
+//! The scripts of the read-write locks on a server that forgets them, has no memory left, or is
+//! part of a cluster.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -65,7 +66,7 @@ fn a_server_that_forgets_its_scripts() {
     }
 }
 
-/// What may be there before: nothing, or holders whose time is over.
+/// The data before the call: none, or expired holders.
 const BEFORE: [&[&[&str]]; 2] = [
     &[],
     &[
@@ -76,7 +77,7 @@ const BEFORE: [&[&[&str]]; 2] = [
     ],
 ];
 
-/// Whether a script is stopped half-way or not: what is said to be refused is not held, and what is there has an end.
+/// Even if a script is stopped half-way: a refused lock is not held, and every key expires.
 fn assert_true_to_the_state(conn: &mut Connection, spoil: &[&str], repair: &[&str]) {
     let (token, stranger) = (Token::random(), Token::random());
     let sides = RECIPES.map(|[reader, writer]| [(reader, writer), (writer, reader)]);
@@ -137,8 +138,8 @@ fn a_command_that_is_forbidden_leaves_no_lock() {
     }
 }
 
-/// A connection that asked to be told of changes is told when what it has just acquired, renewed or found held ends: the
-/// last thing that a script does with the lock is to read it.
+/// A connection with tracking is notified when a lock that it acquired, renewed or checked expires:
+/// the last command of each script is a read.
 #[test]
 fn whoever_acquires_or_renews_is_told_of_the_end() {
     let server = Server::start().unwrap();
@@ -187,8 +188,8 @@ fn whoever_acquires_or_renews_is_told_of_the_end() {
     }
 }
 
-/// Since Redis 7.2 a length counts from the moment at which the script began, and what TIME says in it is later: a key whose
-/// end is that of its last hold would end before it.
+/// Since Redis 7.2 an expiry counts from the start of the script, but `TIME` in it returns a later
+/// time: a key with the expiry of its last hold would expire before the hold.
 #[test]
 fn the_key_outlives_the_last_hold() {
     let (server, mut conn) = start();
@@ -212,7 +213,8 @@ fn the_key_outlives_the_last_hold() {
             } else {
                 conn.hget(key, &field).unwrap()
             };
-            // Time that passes between the two shows the end too early, never too late.
+            // Time that passes between the two reads makes the expiry look too early, never too
+            // late.
             let seen = comes_true(|| millis(&mut conn) + conn.pttl::<_, i64>(key).unwrap() > end);
             assert!(seen, "{} {}: {what}", side.recipe, side.mode);
         };
@@ -227,7 +229,8 @@ fn the_key_outlives_the_last_hold() {
     }
 }
 
-/// On a cluster a script whose keys lie in different slots is refused, as is one that touches a key of another slot.
+/// A cluster refuses a script whose keys are in different slots, or that touches a key of another
+/// slot.
 #[test]
 fn all_keys_are_in_one_slot() {
     let server = Server::start_with(&["--cluster-enabled", "yes"]).unwrap();
@@ -257,7 +260,7 @@ fn all_keys_are_in_one_slot() {
     assert!(says.to_uppercase().contains("SLOT"), "{says}");
 }
 
-/// Every script says what it takes and answers, and names no key that is not among its `KEYS`.
+/// Every script documents its arguments and its reply, and uses only the keys in `KEYS`.
 #[test]
 fn every_key_is_declared() {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/recipes")];

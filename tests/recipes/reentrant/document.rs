@@ -1,4 +1,4 @@
-//! A program that runs the document's three scripts and one on our functions share a lock.
+//! A program on the document's three scripts and one on our functions share a lock.
 use std::{collections::HashMap, time::Duration};
 
 use crate::common::{Document, Server, wait::comes_true};

@@ -1,7 +1,8 @@
-//! Every function of `reentrant` × every command that it sends × {cut before, cut after, reply swallowed}.
+//! Every function of `reentrant` × every command that it sends × {cut before, cut after, reply
+//! swallowed}.
 //!
-//! What comes back is Unknown or right, a retry with the same token does not count twice, and the lock is free within the
-//! lease.
+//! The result is Unknown or right, a retry with the same token does not count twice, and the lock
+//! is free within the lease.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use redis::{Commands, Connection};
 const LEASE: Duration = Duration::from_secs(10);
 const LONGER: Duration = Duration::from_secs(20);
 
-/// An owner, the acquisition that it has already, and the one that the test is about.
+/// An owner, its existing acquisition, and the one under test.
 struct Reentrant {
     owner: Owner,
     outer: Token,
@@ -50,7 +51,7 @@ impl Reentrant {
     }
 }
 
-/// With so many acquisitions there already.
+/// With this many existing acquisitions.
 fn reentrant_is_acquired(
     already: u64,
     call: impl Fn(&mut Connection, &str, &Owner, &Token) -> Result<Option<reentrant::Grant>> + Sync,
@@ -81,7 +82,7 @@ fn reentrant_is_acquired(
     );
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn every_acquire_at_every_command() {
     let cases: [fn(); 4] = [
@@ -111,7 +112,7 @@ fn reentrant_acquire() {
     });
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn everything_else_at_every_command() {
     let cases: [fn(); 4] = [
@@ -221,7 +222,7 @@ fn an_attempt_that_arrives_after_its_release_is_not_counted() {
     }
     reentrant::release(&mut conn, "a", &owner, &inner).unwrap();
 
-    // A copy of the attempt that was on its way all the time.
+    // A delayed copy of the attempt.
     let late = reentrant::try_acquire(&mut conn, "a", &owner, &inner, lease).unwrap_err();
     assert!(
         matches!(

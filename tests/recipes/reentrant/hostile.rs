@@ -1,4 +1,4 @@
-//! What is no reentrant lock, or no companion, is an error, and nothing is changed.
+//! A foreign key or companion is an error, and nothing changes.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const LEASE: Duration = Duration::from_secs(10);
 const LOCK: &str = "lock:a";
 const COMPANION: &str = "{lock:a}:lease";
 
-/// Commands that put something there, with the key still to come.
+/// Commands that write such a value; `?` is the key.
 const OTHER_TYPES: [&[&str]; 5] = [
     &["SET", "?", "x"],
     &["RPUSH", "?", "x"],
@@ -35,7 +35,7 @@ fn ours() -> Owner {
     Owner::new("ours").unwrap()
 }
 
-/// Whatever writes, by the owner that the lock says it is and by another.
+/// Every function that writes, for the lock's owner and for another.
 fn writers(conn: &mut Connection, owner: &Owner, token: &Token) -> Vec<leasehold::Result<()>> {
     vec![
         reentrant::try_acquire(conn, "a", owner, token, LEASE).map(drop),
@@ -54,7 +54,7 @@ fn assert_wrong_kind(results: &[leasehold::Result<()>], token: &Token) {
     }
 }
 
-/// The key holds this: no function understands it, and none changes it.
+/// With this value in the key, every function fails and changes nothing.
 #[track_caller]
 fn assert_is_no_lock(conn: &mut Connection, words: &[&str], holds_too: bool) {
     put(conn, LOCK, words);
@@ -84,7 +84,7 @@ fn a_hash_of_another_kind_is_no_lock() {
     let (_server, mut conn) = start();
     assert_is_no_lock(&mut conn, &["HSET", "?", "kind", "rw"], true);
     assert_is_no_lock(&mut conn, &["HSET", "?", "kind", "rw", "r:x", "1"], true);
-    // The article's, with two moments.
+    // The article's, with two times.
     let two = [
         "HSET",
         "?",
@@ -144,7 +144,7 @@ fn what_stands_beside_the_lock_has_to_be_a_companion() {
     let (_server, mut conn) = start();
     for other in OTHER_TYPES {
         assert_is_no_companion(&mut conn, other);
-        // A renewal reads it only if the lock is the owner's.
+        // A renewal reads it only if the lock belongs to the owner.
         put(&mut conn, LOCK, &["HSET", "?", "ours", "1"]);
         put(&mut conn, COMPANION, other);
         let before = State::of(&mut conn).unwrap();
@@ -197,7 +197,7 @@ fn stray_fields_beside_the_lock_count_for_nothing() {
     let (_server, mut conn) = start();
     let token = Token::random();
     let level = format!("t:{token}");
-    // As if an earlier hold of ours had not been released, and a moment as no hold of ours had.
+    // As after an earlier hold of ours that was not released, with a time that no hold of ours has.
     for hold in ["7", "", "abc"] {
         let words = [
             "HSET", "?", "fence", "8", "owner", "ours", "hold", hold, &level, "1", "stray", "x",

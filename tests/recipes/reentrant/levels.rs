@@ -1,4 +1,4 @@
-//! Each acquisition of one owner is a level with a lease of its own.
+//! Each acquisition by an owner is a level with its own lease.
 
 use std::{
     thread,
@@ -21,7 +21,7 @@ use crate::common::{
     wait::{TOO_SLOW, comes_true, unless_halted},
 };
 
-/// As one whose acquire was executed when nobody waited for its answer any more, or whose process died.
+/// As after an acquire that was executed too late for its caller, or whose process died.
 #[test]
 fn a_level_that_nobody_owns_ends_with_its_own_lease_whoever_enters_meanwhile() {
     let (_server, mut conn) = start();
@@ -45,9 +45,8 @@ fn a_level_that_nobody_owns_ends_with_its_own_lease_whoever_enters_meanwhile() {
     assert_eq!(release(&mut conn, &ours, &lost), Release::NotHeld);
 }
 
-/// A server that executes this script and stands still meanwhile, as one before Redis 8 and Valkey
-/// 8 may: its first `TIME` is told by one Lua expression of the real time, in microseconds, the
-/// others by the second.
+/// A server that pauses while it executes the script, as before Redis 8 and Valkey 8: its first
+/// `TIME` is one Lua expression of the real time, in microseconds, the later ones another.
 struct Late<'s> {
     script: &'s str,
     first: &'s str,
@@ -68,7 +67,7 @@ impl Late<'_> {
     }
 }
 
-/// When it has said what time it is.
+/// The script's line after its first `TIME`.
 const TOLD: &str = "counted = count\n";
 const NOW: &str = "real";
 const ACQUIRE: &str = "reentrant/acquire.lua";
@@ -77,7 +76,8 @@ fn end_of_level(conn: &mut Connection, token: &Token) -> i64 {
     conn.hget("{lock:a}:lease", format!("t:{token}")).unwrap()
 }
 
-/// It learns what time it is when the last level has been over for long, and the key was there when it began.
+/// The script reads the clock long after the last level has ended, but the key existed when it
+/// began.
 #[test]
 fn a_level_whose_end_passes_within_a_script_is_none_of_the_notes_and_ends() {
     type Acquire<'a> = &'a dyn Fn(&mut Connection, &Token);
@@ -85,8 +85,8 @@ fn a_level_whose_end_passes_within_a_script_is_none_of_the_notes_and_ends() {
     let on_time = |conn: &mut Connection, lost: &Token| {
         reentrant::try_acquire(conn, "a", &owner("ours"), lost, LEASE).unwrap();
     };
-    // The key's end is counted from later than the level's: from so much later that it is set once
-    // more, or from a little.
+    // The key's expiry counts from a later time than the level's: much later, so that the script
+    // sets it again, or a little.
     let late = |conn: &mut Connection, lost: &Token, first: &str| {
         let script = ACQUIRE;
         let then = NOW;
@@ -105,7 +105,7 @@ fn a_level_whose_end_passes_within_a_script_is_none_of_the_notes_and_ends() {
         let (ours, theirs) = (owner("ours"), owner("theirs"));
         let (lost, token) = (Token::random(), Token::random());
         if redis::cmd("PEXPIRETIME").arg("a").exec(&mut conn).is_err() {
-            // Redis 6.2 has no other time of the key's end to tell than its own.
+            // On Redis 6.2 the script can read only the key's real expiry.
             return;
         }
         acquire(&mut conn, &lost);
@@ -123,7 +123,7 @@ fn a_level_whose_end_passes_within_a_script_is_none_of_the_notes_and_ends() {
     }
 }
 
-/// The script finds less left than its lease, since it looks late.
+/// The script reads the clock late, and finds less time left than its lease.
 #[test]
 fn a_server_that_stands_still_within_a_script_does_not_end_what_lasts_longer() {
     type Holds<'h> = &'h dyn Fn(&mut Connection, &Token) -> i64;
@@ -149,7 +149,7 @@ fn a_server_that_stands_still_within_a_script_does_not_end_what_lasts_longer() {
         let (_server, mut conn) = start();
         let token = Token::random();
         let end = holds(&mut conn, &token);
-        thread::sleep(Duration::from_millis(400)); // so long it stands still
+        thread::sleep(Duration::from_millis(400)); // the pause
         let late = Late {
             script,
             first: "real - 400000",
@@ -175,12 +175,13 @@ fn what_others_of_one_owner_do_neither_lengthens_nor_shortens_an_acquisition() {
         Release::StillHeld { count: 1 }
     );
     let left = left(&mut conn);
-    // An end is a whole millisecond, and the key ends after it: all this may take less than one.
+    // An expiry is a whole millisecond, and the key lasts until after it; all this may take less
+    // than one.
     assert!((9_000..=10_001).contains(&left), "{left}");
     assert_eq!(release(&mut conn, &ours, &short), Release::Freed);
 }
 
-/// As the scripts of the notes leave it, for which there are no levels.
+/// As the notes' scripts leave it; they have no levels.
 #[test]
 fn entering_again_gives_a_lock_without_an_end_that_of_its_longest_level() {
     let (_server, mut conn) = start();
@@ -191,7 +192,7 @@ fn entering_again_gives_a_lock_without_an_end_that_of_its_longest_level() {
     assert!((40_000..=60_000).contains(&left(&mut conn)));
 }
 
-/// An end is kept in whole milliseconds, and the last of them belongs to the lease.
+/// An expiry is in whole milliseconds, and the last one belongs to the lease.
 #[test]
 fn a_release_leaves_an_acquisition_that_is_in_its_last_millisecond() {
     let (_server, mut conn) = start();
@@ -219,7 +220,7 @@ fn a_level_that_is_over_is_not_brought_back_by_a_renewal() {
     let short = Duration::from_millis(1);
     try_acquire(&mut conn, &ours, &stays).unwrap();
     reentrant::try_acquire(&mut conn, "a", &ours, &over, short).unwrap();
-    // It is still counted for 100 ms after its end.
+    // It still counts for 100 ms after its end.
     thread::sleep(Duration::from_millis(150));
     assert!(!reentrant::renew(&mut conn, "a", &ours, &over, MINUTE).unwrap());
     assert_eq!(release(&mut conn, &ours, &over), Release::NotHeld);
@@ -242,7 +243,7 @@ fn an_acquisition_is_not_renewed_after_its_end_though_it_is_still_counted() {
         thread::sleep(2 * short);
         let field = format!("t:{over}");
         let end: Option<String> = conn.hget("{lock:a}:lease", &field).unwrap();
-        // 100 ms after its end the next script counts it off.
+        // 100 ms after its end the next script removes it.
         let kept_until = end.as_ref().unwrap().parse::<i64>().unwrap() + 90;
         assert!(!reentrant::renew(&mut conn, "a", &ours, &over, MINUTE).unwrap());
         let still: Option<String> = conn.hget("{lock:a}:lease", &field).unwrap();
@@ -268,7 +269,7 @@ fn a_hold_gives_back_nothing_that_a_program_on_the_notes_scripts_took() {
         conn.hset::<_, _, _, ()>("lock:a", "ours", 1).unwrap();
         conn.pexpire::<_, ()>("lock:a", 10_000).unwrap();
         let never_counted = Hold::reentrant("a", &ours, &Token::random()).unwrap();
-        // There is no replica, so that it is given back.
+        // There is no replica, so it is released.
         let confirmed = never_counted.confirm_by_replicas(&mut conn, 1, LEASE / 1_000);
         assert!(
             matches!(confirmed, Err(Error::TooFewReplicas { .. })),

@@ -1,4 +1,5 @@
-//! The lock that its owner may take again: who gets in, how often, for how long, and what a second sending does.
+//! The lock that its owner may enter again: who gets it, how often, for how long, and the effect of
+//! a retry.
 
 mod document;
 mod faults;
@@ -43,7 +44,7 @@ fn holds(conn: &mut Connection, owner: &Owner) -> u64 {
     reentrant::holds(conn, "a", owner).unwrap()
 }
 
-/// What is left of the lock in milliseconds, -1 for one without an end, -2 for none.
+/// The lock's remaining milliseconds, -1 without an end, -2 if free.
 fn left(conn: &mut Connection) -> i64 {
     conn.pttl("lock:a").unwrap()
 }
@@ -173,7 +174,7 @@ fn a_renewal_that_comes_late_does_not_touch_the_next_hold() {
     assert!(left(&mut conn) > 9_000);
 }
 
-/// The lease may be over before the script has come to its end, if the server has to wait for a processor.
+/// The lease may end before the script does, if the server is not scheduled in time.
 #[test]
 #[ignore = "20 s of a busy machine: cargo test --test recipes shortest -- --ignored"]
 fn the_shortest_leases_are_understood_on_a_busy_machine() {

@@ -1,4 +1,4 @@
-//! Arguments that make no sense are refused before anything is sent.
+//! Invalid arguments are refused before anything is sent.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ fn names_that_make_no_sense() {
         let refused = acquire(&mut dead, Way::WithLock, &asked);
         assert!(is_invalid(&refused, "lock name"), "{refused:?}");
     }
-    // The others have no lock beside them.
+    // The others use no lock.
     let (_server, mut conn) = start();
     for name in ["a:lease", "a{}b", "a b\r\n\0", "名前", "semaphore:remote"] {
         for way in [Way::Basic, Way::Fair] {

@@ -1,4 +1,5 @@
-//! The bugs of the book's listings, shown with its own steps, and that they are not in ours.
+//! The bugs of the book's listings, shown with the book's own steps, and their absence from our
+//! functions.
 
 use std::{thread, time::Duration};
 
@@ -30,7 +31,7 @@ fn two_of_the_books_callers_get_the_last_permit_and_neither_is_told() {
     assert!(b.release_fair("a", &second.identifier).unwrap());
 }
 
-/// Bug 1, of which one caller is ours: whoever is granted first keeps the other out.
+/// Bug 1 with one caller of ours: the first one granted keeps the other out.
 #[test]
 fn a_caller_of_the_book_that_has_its_number_does_not_come_in_beside_ours() {
     for way in [Way::Fair, Way::WithLock] {
@@ -48,7 +49,7 @@ fn a_caller_of_the_book_that_has_its_number_does_not_come_in_beside_ours() {
     }
 }
 
-/// Bug 1 among ours: as many as there is room for, of all who ask at once.
+/// Bug 1 among our callers: of all who ask at once, exactly as many as the limit get a permit.
 #[test]
 fn of_all_who_ask_at_once_as_many_as_the_limit_get_a_permit() {
     let (server, mut conn) = start();
@@ -94,7 +95,7 @@ fn a_refused_caller_of_the_book_leaves_a_ghost_and_ours_leaves_nothing() {
     }
 }
 
-/// Bug 3, which is the format's own: a permit has no end of its own.
+/// Bug 3, in the format itself: a permit has no expiry of its own.
 #[test]
 fn whoever_asks_with_a_shorter_timeout_ends_the_permits_of_others() {
     let (_server, mut conn) = start();
@@ -114,7 +115,7 @@ fn whoever_asks_with_a_shorter_timeout_ends_the_permits_of_others() {
     }
 }
 
-/// Bug 4: a client whose clock is behind.
+/// Bug 4: a client with a slow clock.
 #[test]
 fn a_slow_clock_comes_into_the_books_semaphore_beside_its_holder_and_ours_asks_no_client() {
     let (server, mut conn) = start();
@@ -123,7 +124,7 @@ fn a_slow_clock_comes_into_the_books_semaphore_beside_its_holder_and_ours_asks_n
     assert!(right.acquire(&ONE).unwrap().is_some());
     assert!(slow.acquire(&ONE).unwrap().is_some(), "beside it");
 
-    // Ours count holders whose clocks are ahead, among which theirs would be the first.
+    // Ours count holders with fast clocks, among which theirs would rank first.
     right.clock_ahead = 5.0;
     for way in ALL {
         let name = way.word();
@@ -137,7 +138,7 @@ fn a_slow_clock_comes_into_the_books_semaphore_beside_its_holder_and_ours_asks_n
     }
 }
 
-/// Bug 6. It is in ends.rs that ours have one.
+/// Bug 6. ends.rs tests that our keys expire.
 #[test]
 fn no_key_of_the_book_has_an_end() {
     let (server, mut conn) = start();
@@ -147,7 +148,7 @@ fn no_key_of_the_book_has_an_end() {
     }
 }
 
-/// Bug 7: a death in between, of which the lock stays.
+/// Bug 7: a program dies in between, and its lock stays.
 #[test]
 fn a_lock_that_has_no_end_blocks_the_book_for_ever_and_ours_until_it_gets_one() {
     let (server, mut conn) = start();
@@ -172,14 +173,14 @@ fn a_lock_that_has_no_end_blocks_the_book_for_ever_and_ours_until_it_gets_one() 
     ));
 }
 
-/// Bug 7: the book's lock is respected for a moment, and none of ours is left anywhere.
+/// Bug 7: our function waits a moment for the book's lock, and leaves none of its own.
 #[test]
 fn a_holder_of_the_lock_keeps_ours_out_for_a_moment() {
     let (server, mut conn) = start();
     let mut locks = Book::new(&server, Edition::Python).unwrap();
     let lock = locks.acquire_lock("a", TIMEOUT).unwrap().unwrap();
     let mut other = server.connection().unwrap();
-    // On a busy machine the ten milliseconds may be over after one attempt.
+    // On a busy machine the ten milliseconds may end after one attempt.
     assert!(wait::comes_true(|| {
         let attempts = wait::calls(&mut other, "evalsha").unwrap();
         let busy = acquire(&mut conn, Way::WithLock, &ONE);
@@ -197,7 +198,7 @@ fn a_holder_of_the_lock_keeps_ours_out_for_a_moment() {
     assert!(release(&mut conn, Way::WithLock, "a", &permit).unwrap());
 }
 
-/// Bug 8: the listing adds first, and looks then.
+/// Bug 8: the listing adds the permit before it checks.
 #[test]
 fn a_refresh_of_a_lost_permit_writes_nothing() {
     let (server, mut conn) = start();
@@ -209,7 +210,8 @@ fn a_refresh_of_a_lost_permit_writes_nothing() {
     assert_eq!(State::of(&mut conn).unwrap(), before);
     assert!(refresh_fair_semaphore(&mut conn, "a", &held).unwrap());
 
-    // The book's first step alone, by a program that died after it: a token in one set is no permit.
+    // The book's first step alone, by a program that died after it: a token in one set is no
+    // permit.
     let at: f64 = conn.zscore("a", held.to_string()).unwrap();
     let () = conn.zadd("a", lost.to_string(), at).unwrap();
     assert!(!refresh_fair_semaphore(&mut conn, "a", &lost).unwrap());
@@ -258,14 +260,14 @@ fn on_a_cluster_a_name_without_a_tag_is_refused_with_the_reason() {
     }
 }
 
-/// One that has all slots.
+/// A single node that serves all slots.
 fn single_node_of_a_cluster() -> (Connection, Server) {
     let server = Server::start_on(free_cluster_port, &["--cluster-enabled", "yes"]).unwrap();
     let mut conn = server.connection().unwrap();
     let mut add = redis::cmd("CLUSTER");
     let slots: Vec<u16> = (0..16_384).collect();
     let () = add.arg("ADDSLOTS").arg(slots).query(&mut conn).unwrap();
-    // For two seconds after its start a node takes no writes.
+    // A node accepts no writes in the first two seconds after its start.
     assert!(wait::comes_true(|| {
         let info: String = redis::cmd("CLUSTER").arg("INFO").query(&mut conn).unwrap();
         info.contains("cluster_state:ok")

@@ -1,4 +1,4 @@
-//! Bug 6 of the book: its keys have no end. Ours have one, and never a nearer one.
+//! Bug 6 of the book: its keys never expire. Ours do, and no call shortens their expiry.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::common::{
 };
 use leasehold::refresh_fair_semaphore;
 
-/// What a slow machine may take off.
+/// The delay of a slow machine.
 const LATE: i64 = 60_000;
 
 fn keys(way: Way) -> Vec<String> {
@@ -108,7 +108,7 @@ fn the_books_keys_get_an_end_and_its_programs_go_on_when_it_comes() {
         assert!(acquire(&mut conn, way, &asked).unwrap().is_some());
         assert_eq!(theirs().unwrap(), None);
     }
-    // Its programs' numbers never begin again.
+    // The numbers of its programs never restart.
     let counted: Option<i64> = conn.get("fair:counter").unwrap();
     assert_eq!(counted, Some(4));
     assert_eq!(conn.pttl("fair:counter"), Ok(-1));

@@ -1,4 +1,4 @@
-//! Replies that are lost, and servers that refuse.
+//! Lost replies, and servers that refuse.
 
 use redis::Commands;
 
@@ -35,7 +35,7 @@ fn an_acquire_whose_reply_is_lost_tells_the_token_that_may_have_a_permit() {
     }
 }
 
-/// While it waits for the lock, a call whose reply is late is sent again.
+/// A call that waits for the lock is sent again if its reply is late.
 #[test]
 fn an_attempt_that_is_sent_again_finds_its_own_permit() {
     let (_server, mut conn) = start();
@@ -62,7 +62,7 @@ fn releases_and_refreshes_whose_reply_is_lost_may_be_sent_again() {
         let name = way.word();
         let asked = Asked { name, ..ONE };
         for _ in 0..2 {
-            // The first time makes the scripts known.
+            // The first call caches the scripts.
             let token = acquire(&mut direct, way, &asked).unwrap().unwrap();
             if way != Way::Basic {
                 assert!(refresh_fair_semaphore(&mut direct, name, &token).unwrap());

@@ -44,7 +44,7 @@ fn release(conn: &mut Connection, way: Way, name: &str, token: &Token) -> Result
     }
 }
 
-/// Makes a permit so many seconds older.
+/// Makes a permit older by this many seconds.
 fn age(conn: &mut Connection, name: &str, token: &str, seconds: i64) {
     let () = conn.zincr(name, token, -seconds).unwrap();
 }
@@ -55,7 +55,7 @@ fn is_in(conn: &mut Connection, key: &str, token: &str) -> bool {
         .is_some()
 }
 
-/// How many keys the server has.
+/// Number of keys on the server.
 fn size(conn: &mut Connection) -> i64 {
     redis::cmd("DBSIZE").query(conn).unwrap()
 }

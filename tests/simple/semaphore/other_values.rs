@@ -1,4 +1,4 @@
-//! Keys that hold something else: an error, and nothing is changed.
+//! Keys with foreign values: an error, and nothing changes.
 
 use redis::{Commands, Connection};
 
@@ -52,7 +52,7 @@ fn keys_of_another_type() {
             }
             if key == "a" || key == "a:owner" && ways.len() < 3 {
                 run(&mut conn, &creation.replace("KEY", key));
-                // What stands in the other set stays as well.
+                // The other set is unchanged too.
                 let token = Token::random();
                 let other = if key == "a" { "a:owner" } else { "a" };
                 let () = conn.zadd(other, token.to_string(), 1).unwrap();
@@ -70,7 +70,7 @@ fn keys_of_another_type() {
 fn scores_that_are_no_times_in_seconds_are_not_swept() {
     let (_server, mut conn) = start();
     let millis = clock::millis(&mut conn);
-    // A market's prices, the Java port's milliseconds, and what nobody has written by the clock.
+    // A market's prices, the Java port's milliseconds, and values that are no time.
     for score in [
         "35",
         "0",
@@ -82,14 +82,14 @@ fn scores_that_are_no_times_in_seconds_are_not_swept() {
         for way in ALL {
             run(&mut conn, &format!("ZADD a {score} ItemA.4"));
             assert_refused(&mut conn, way, score);
-            // Beside times as well.
+            // Also next to valid times.
             let held = acquire(&mut conn, way, &ONE).unwrap();
             assert!(held.is_some());
             run(&mut conn, &format!("ZADD a {score} ItemA.4"));
             assert_refused(&mut conn, way, score);
         }
     }
-    // A client whose clock is not quite right is none of them.
+    // A slightly wrong clock is accepted.
     for ahead in [-10_000, 80_000] {
         let asked = Asked { limit: 2, ..ONE };
         for way in ALL {

@@ -1,4 +1,4 @@
-//! At most so many, and the keys of the book.
+//! At most `limit` holders, and the book's keys.
 
 use redis::Commands;
 
@@ -78,7 +78,7 @@ fn the_keys_and_their_values_are_the_books() {
     }
 }
 
-/// The server says its time in two numbers, of which the second may begin with zeros.
+/// The server returns its time as two numbers; the second has no leading zeros.
 #[test]
 fn the_time_is_right_at_the_beginning_of_a_second_as_well() {
     let (_server, mut conn) = start();
@@ -130,7 +130,7 @@ fn each_call_is_one_round_trip_and_no_client_tells_a_time() {
                 name: way.word(),
                 ..ONE
             };
-            // Only the first time does the server not know the script.
+            // The server lacks the script only the first time.
             let mut monitor = Monitor::start(&server).unwrap();
             let (token, traffic) = proxy.traffic_of(|| acquire(&mut conn, way, &asked));
             let token = token.unwrap().unwrap();
