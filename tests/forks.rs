@@ -1,6 +1,7 @@
-//! The child of a fork, which has a copy of its parent's locks and leases: what it asks for is refused, and it never hangs.
+//! A forked child has a copy of its parent's locks and leases: every request is refused, and no
+//! call hangs.
 //!
-//! A program of its own, since a fork holds up all threads of the process.
+//! In a program of its own, because a fork delays all threads of the process.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -32,8 +33,8 @@ use common::{
 
 const SERVER: &str = "LEASEHOLD_TEST_SERVER";
 
-/// What each of twenty children says that are forked while so many threads of their parent do something. The last has said nothing if it
-/// hung.
+/// The outputs of twenty children forked while this many threads of the parent are busy; `None` for
+/// a child that hung, which is the last.
 fn children_while(
     threads: usize,
     busy: impl Fn() + Sync,
@@ -109,7 +110,7 @@ fn the_child_of_a_fork_is_another_owner() {
             reentrant::try_acquire(conn, "a", &owner, &Token::random(), LONG)
         };
         assert!(enter(&mut conn).unwrap().is_some());
-        // This very thread, in the child; by a connection of the child's own.
+        // This same thread, in the child, on a connection of the child's own.
         let said = said_by_a_child(|| match server.connection() {
             Ok(mut conn) => format!("{:?}", enter(&mut conn)),
             Err(error) => format!("{error:?}"),
@@ -120,8 +121,8 @@ fn the_child_of_a_fork_is_another_owner() {
     });
 }
 
-/// While other threads of the parent lock and unlock whatever the library shares: a child has a copy of each mutex, which
-/// nobody unlocks there.
+/// Meanwhile other threads of the parent lock and unlock everything that the library shares: a
+/// child has a copy of each mutex, which no thread unlocks there.
 #[test]
 fn every_way_to_the_server_refuses_in_the_child_of_a_fork_and_none_hangs() {
     unless_halted(|| {
@@ -156,7 +157,7 @@ fn every_way_to_the_server_refuses_in_the_child_of_a_fork_and_none_hangs() {
             format!("{answers:?}")
         });
         for said in said {
-            let said = said.unwrap_or_default(); // nothing: it hung
+            let said = said.unwrap_or_default(); // empty: it hung
             assert_eq!(said.matches("Some(Forked)").count(), 24, "{said}");
         }
         let mut lease = Some(lease);
@@ -167,14 +168,14 @@ fn every_way_to_the_server_refuses_in_the_child_of_a_fork_and_none_hangs() {
     });
 }
 
-/// A script, and the name of this machine, are made by the thread that needs them first. A child of a fork in which another thread was
-/// making one would wait for it for ever.
+/// The first thread that needs a script or the host name creates it. A child forked while another
+/// thread was creating one would wait for it forever.
 #[test]
 fn a_child_is_refused_while_another_thread_makes_what_all_calls_share() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         for _ in 0..5 {
-            // They are made once in a process.
+            // They are created once per process.
             let ended = Command::new(env::current_exe().unwrap())
                 .args(["--exact", "forks_at_its_first_calls"])
                 .args(["--ignored", "--nocapture"])
@@ -220,7 +221,7 @@ fn forks_at_its_first_calls() {
 
 type Way<'a> = dyn Fn() -> Option<Error> + Sync + 'a;
 
-/// Forks while another thread goes this way for the first time.
+/// Forks while another thread makes this call for the first time.
 fn check_while_another_begins(name: &str, way: &Way<'_>) {
     let begin = Barrier::new(2);
     thread::scope(|scope| {
@@ -298,7 +299,8 @@ fn a_child_is_refused_a_set_while_others_ask_how_its_leases_stand() {
     });
 }
 
-/// What r2d2 has locked at the fork, whose threads start when a pool is made, stays locked.
+/// r2d2's threads start when a pool is made; a mutex of r2d2 that is locked at the fork stays
+/// locked.
 #[test]
 fn the_last_lease_on_a_pool_is_dropped_in_a_child() {
     unless_halted(|| {
@@ -367,7 +369,7 @@ fn a_child_that_a_closure_forks_writes_nothing_and_releases_nothing() {
         assert_eq!(child.as_deref(), Some("Err(Forked)"));
         here.unwrap();
         let mut conn = server.connection().unwrap();
-        // Whoever reads the other's answer waits for another one.
+        // A process whose answer the other has read waits until this time-out.
         conn.set_read_timeout(Some(LONG / 2)).unwrap();
         let (child, here) = forking_within(|fork| {
             let lease = lease.borrow();
@@ -392,7 +394,8 @@ fn a_child_that_a_closure_forks_writes_nothing_and_releases_nothing() {
     });
 }
 
-/// For 50 ms two threads ask all the time whether the lease is lost. They have begun when this returns.
+/// For 50 ms two threads keep asking whether the lease is lost. Both have started when this
+/// returns.
 fn ask_all_the_time(lease: &Lease) {
     let begin = Arc::new(Barrier::new(3));
     for _ in 0..2 {
@@ -406,7 +409,7 @@ fn ask_all_the_time(lease: &Lease) {
         });
     }
     begin.wait();
-    // Each has had its turn on a processor.
+    // Each has been scheduled.
     thread::sleep(Duration::from_millis(2));
 }
 
@@ -424,7 +427,7 @@ fn a_child_that_a_closure_forks_does_not_ask_how_the_lease_stands() {
                 ran.map(|ran| ran.released)
             });
             assert_eq!(child.as_deref(), Some("Ok(Err(Forked))"), "run {turn}");
-            // What has failed leaves no mark.
+            // A failed run leaves no mark.
             for done in [Err(()), Ok(())] {
                 let (child, _) = forking_within(|fork| {
                     let lock = locks.lock(&format!("once {turn}"));

@@ -1,4 +1,4 @@
-//! What each function sends, undisturbed: every round trip and every command is counted.
+//! The round trips and commands of each function, without faults.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -45,7 +45,8 @@ const PURCHASE: [&str; 14] = [
     "EXEC",
 ];
 
-/// Runs something on a market in which user 17 has one item listed for 5, one in stock, and 27 has money.
+/// Runs a closure on a market in which user 17 has one item listed for 5 and one in stock, and user
+/// 27 has money.
 #[track_caller]
 fn assert_sends<T>(
     round_trips: usize,
@@ -209,7 +210,7 @@ fn a_refused_purchase_with_a_lock_is_two() {
     }
 }
 
-/// Moves 5 from one key to another if there is as much.
+/// Moves 5 from one key to another if there is enough.
 fn pay(conn: &mut WatchedConnection<'_>, pipe: &mut redis::Pipeline) -> Result<bool> {
     let funds: i64 = conn.hget("users:27", "funds")?;
     if funds >= 5 {
@@ -295,7 +296,8 @@ fn a_lease_commits_reads_and_releases_in_two_each() {
         }),
     ];
     for (name, run) in two {
-        // Again where the watchdog or the listener has sent something meanwhile. A lease that is dropped releases: one more.
+        // Retried if the watchdog or the listener sent something in between. A dropped lease
+        // releases: one more command.
         let undisturbed = (0..100).any(|_| {
             let lease = lock.acquire(LONG).unwrap();
             std::thread::sleep(Duration::from_millis(30));

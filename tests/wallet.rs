@@ -1,4 +1,4 @@
-//! The wallet of the README, tested as its author would, without a server.
+//! The README's wallet, tested as its author would, without a server.
 
 use std::time::{Duration, Instant};
 

@@ -325,7 +325,7 @@ mod tests {
             "-CLUSTERDOWN Hash slot not served\r\n",
             "-LOADING not yet\r\n",
             "-MASTERDOWN no\r\n",
-            // To nowhere.
+            // No host.
             "-MOVED 7 :9\r\n",
             "-MOVED 7\r\n",
             "-MOVED x y\r\n",
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn who_waits_while_another_thread_asks_waits_no_longer_than_it_may_ask() {
         const LIMIT: Duration = Duration::from_millis(300);
-        // It takes connections, and nobody answers.
+        // It accepts connections, but never answers.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::new("127.0.0.1", silent.local_addr().unwrap().port());
         let client = Client::open("redis://127.0.0.1/").unwrap();

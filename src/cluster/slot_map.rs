@@ -258,8 +258,8 @@ mod tests {
         assert_eq!((address(&map, 100), epoch(&map, 100)), ("b".to_owned(), 0));
     }
 
-    /// Right after a failover a node may not name the old master, and another may still name it. Of
-    /// a replica it may not have heard.
+    /// Right after a failover one node may no longer name the old master while another still does.
+    /// A node may not know of a replica.
     #[test]
     fn a_shard_keeps_its_id_where_nodes_differ_about_a_failover_or_do_not_name_it() {
         let mut map = two_shards();

@@ -44,7 +44,7 @@ fn who_waits_for_a_connection_that_another_takes_asks_for_one_more_at_once() {
     let is_taken = || {
         let pool = pool(&url);
         let mut taken = None;
-        // It keeps its connection, so that nobody takes that.
+        // It keeps its connection, so no other call takes it.
         let (waited, _conn) = thread::scope(|scope| {
             let waits = scope.spawn(|| {
                 let asked = time::now();

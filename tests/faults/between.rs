@@ -1,4 +1,4 @@
-//! Somebody else writes between two commands of a function, at every one of them.
+//! Another client writes between two commands of a function, at each of its commands.
 
 use leasehold::Error;
 use redis::{Commands, Connection};
@@ -34,7 +34,7 @@ fn the_lock_is_deleted() {
     );
 }
 
-/// Whoever finds his lock gone writes nothing and says that it is lost.
+/// A function whose lock is gone writes nothing and returns that it is lost.
 fn with_the_lock_gone(take: fn(&mut Connection, &str), judge: fn(&mut Trial)) {
     at_every_command(|mut trial| {
         let needs_lock = trial.function.kind != Kind::Acquire && trial.function.has_lock();
@@ -118,7 +118,8 @@ fn the_buyer_spends_his_money() {
     );
 }
 
-/// A purchase under a lock trusts that all the others trade under it too, and does not watch the market.
+/// A purchase under a lock assumes that all others trade under it too, and does not watch the
+/// market.
 #[test]
 fn the_item_is_sold_to_somebody_else() {
     refused(
@@ -136,7 +137,7 @@ fn the_item_is_sold_to_somebody_else() {
     );
 }
 
-/// What does not hold any more is refused, whenever that happens.
+/// A trade whose conditions no longer hold is refused, at any of its commands.
 fn refused(concerns: fn(&str) -> bool, interfere: fn(&mut Connection)) {
     at_every_command(|mut trial| {
         if !concerns(trial.function.name) {
@@ -161,7 +162,7 @@ fn lock_of(trial: &Trial) -> String {
     format!("lock:{}", trial.function.lock)
 }
 
-/// Nothing is locked that was not before, and nothing watched.
+/// There is no new lock, and no watched key.
 fn clean_afterwards(trial: &mut Trial) {
     if trial.function.kind == Kind::UnderLock {
         let holder: Option<String> = trial.direct.get(lock_of(trial)).unwrap();

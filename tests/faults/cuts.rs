@@ -1,4 +1,4 @@
-//! The connection is cut before a command or after it, the reply never comes, or late.
+//! The connection is cut before or after a command, or the reply is lost or late.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     trial::{LONG, Trial, at_every_command},
 };
 
-/// The read time-out where a reply does not come in time.
+/// The read time-out for replies that do not come in time.
 const SHORT: Duration = Duration::from_millis(500);
 const LATE: Duration = Duration::from_millis(800);
 
@@ -57,7 +57,7 @@ fn no_reply_to_any_command() {
     at_every_command(|mut trial| {
         trial.point().swallow();
         if trial.is_acquiring() && trial.function.kind == Kind::UnderLock {
-            // These would go on asking for ten seconds.
+            // These would retry for ten seconds.
             trial.proxy.at("EVALSHA").cut_before();
         }
         let outcome = trial.call(SHORT);
@@ -70,7 +70,7 @@ fn no_reply_to_any_command() {
         );
         let (once, took) = (trial.silent_conversations() * SHORT, outcome.took);
         let missing = trial.missing_replies();
-        // Less than it would take if each reply were waited for.
+        // Less than a wait for each reply would take.
         let limit = once + SHORT * u32::try_from(missing - 1).unwrap();
         assert!(missing < 6 || took < limit, "{}: {took:?}", trial.what);
         trial.next_on_a_fresh_connection(&outcome);
@@ -90,11 +90,11 @@ fn half_a_reply_late_to_any_command() {
 fn late(mut trial: Trial, delay: fn(Point<'_>)) {
     delay(trial.point());
     let outcome = trial.call(SHORT);
-    // At once, while replies are still owed on it.
+    // At once, while replies are still outstanding on it.
     trial.next_on_the_same_connection();
     trial.judge(&outcome);
     if trial.is_acquiring() {
-        // Unless the machine was so busy that the wait was over first. Trades wait for longer.
+        // Unless the machine was so busy that the wait ended first. Trades wait longer.
         let waits = trial.function.kind == Kind::Acquire || !trial.function.name.contains("item");
         let is_over = waits && outcome.took >= world::WAIT;
         assert!(

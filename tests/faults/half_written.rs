@@ -1,4 +1,4 @@
-//! A command that went out by half, because nobody was reading.
+//! A command that was sent only in part, because the server was not reading.
 
 use std::{
     io::{Read, Write},
@@ -18,7 +18,8 @@ const LONG: Duration = Duration::from_secs(20);
 /// More than a small transaction, less than a large one.
 const BYTES: usize = 1_000;
 
-/// A way to a server on which nothing goes on after so many bytes, until it is told to. Returns its address, too.
+/// A proxy that stops forwarding after this many bytes, until told to continue. Also returns its
+/// address.
 fn stalling(server: &Server) -> (String, mpsc::Sender<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -40,7 +41,8 @@ fn stalling(server: &Server) -> (String, mpsc::Sender<()>) {
     (format!("redis://127.0.0.1:{port}/"), go_on)
 }
 
-/// What is sent next would be read as the rest of the half, and the answer to what is whole of it taken for the answer to that.
+/// The server would read the next command as the rest of the first, and its answer would be taken
+/// for the next one's.
 #[test]
 fn no_answer_to_half_a_transaction_is_taken_for_a_lock() {
     let server = Server::start().unwrap();

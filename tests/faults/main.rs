@@ -1,5 +1,5 @@
-//! Every function, at every command it sends: whatever goes wrong there, the answer is right or unknown, nothing is done by
-//! half, and the next call works.
+//! A fault at every command of every function: the result is right or unknown, no change is
+//! partial, and the next call works.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../common/mod.rs"]

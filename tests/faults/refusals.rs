@@ -1,4 +1,4 @@
-//! The server answers, but with an error, or with something that makes no sense.
+//! The server answers with an error, or with nonsense.
 
 use leasehold::Error;
 
@@ -7,7 +7,7 @@ use crate::{
     trial::{LONG, Outcome, Trial, at_every_command},
 };
 
-/// What servers refuse commands with.
+/// Errors with which servers refuse commands.
 const REFUSALS: [&str; 19] = [
     "LOADING Redis is loading the dataset in memory",
     "READONLY You can't write against a read only replica.",
@@ -30,7 +30,7 @@ const REFUSALS: [&str; 19] = [
     "SOMETHING that no server says yet",
 ];
 
-/// Replies of a type that the command does not have.
+/// Replies of a type that the command never returns.
 const NONSENSE: [&str; 9] = [
     ":1\r\n",
     ":7\r\n",
@@ -63,14 +63,14 @@ fn any_command_is_refused() {
     });
 }
 
-/// It did not happen, the error says so in the server's words, and no lock stays behind.
+/// The command did not happen, the error quotes the server, and no lock remains.
 fn judge_refusal(trial: &mut Trial, refusal: &str, outcome: &Outcome) {
     let what = format!("{} {refusal}", trial.what);
     let Err(error) = &outcome.result else {
         unreachable!("{what}: {:?}", outcome.result);
     };
     match error {
-        // Without its MULTI, what follows is executed all the same.
+        // Without its MULTI, the rest is executed nevertheless.
         Error::Partial { .. } => assert_eq!(trial.command(), "MULTI", "{what}"),
         Error::WrongKind { .. } => {
             assert!(refusal.starts_with("WRONGTYPE"), "{what}: {error:?}");

@@ -48,14 +48,14 @@ fn a_signal_while_any_reply_is_waited_for() {
             }
             trial.is_acquiring() || outcome.text.contains("Interrupted")
         };
-        // The caller has to be in its read when a signal comes, which on a busy machine it is late for.
+        // The caller has to be in its read when the signal comes; on a busy machine it may be late.
         assert!((0..20).any(is_interrupted), "{}", trial.what);
         world::assert_nothing_is_watched(&mut trial.conn, &mut trial.direct, &trial.what);
         trial.next_on_the_same_connection();
     });
 }
 
-/// What a signal has kept from being given back is given back when it is asked for once more.
+/// A release that a signal interrupted is sent again.
 #[test]
 fn a_signal_while_the_lock_of_a_failed_trade_is_given_back() {
     flag::register(SIGUSR1, Arc::default()).unwrap();
@@ -74,7 +74,7 @@ fn a_signal_while_the_lock_of_a_failed_trade_is_given_back() {
                 thread::sleep(Duration::from_millis(20));
             }
         });
-        // Until the signal has come while the reply was waited for.
+        // Repeats until the signal arrives during the wait for the reply.
         while looks.load(SeqCst) <= releasing {
             trial.begin_anew();
             trial.point().refuse("ERR not today");
@@ -89,7 +89,7 @@ fn a_signal_while_the_lock_of_a_failed_trade_is_given_back() {
     });
 }
 
-/// Nothing has been asked for when a connection is opened: that is done once more.
+/// A connect has not sent any command yet, so it is simply repeated.
 #[test]
 fn a_process_that_is_halted_while_it_connects() {
     let server = Server::start().unwrap();
@@ -98,7 +98,7 @@ fn a_process_that_is_halted_while_it_connects() {
     proxy.at("INFO").run(move || {
         let process = told.recv().unwrap();
         for signal in [Signal::SIGSTOP, Signal::SIGCONT] {
-            // It is in its read by then, and has stopped before it is to go on.
+            // By then it is in its read; and it has stopped before it continues.
             thread::sleep(Duration::from_millis(100));
             kill(process, signal).unwrap();
         }

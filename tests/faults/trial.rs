@@ -1,4 +1,4 @@
-//! One function, with something going wrong at one of its commands, in a database of its own.
+//! A function with a fault at one of its commands, in its own database.
 
 use std::{
     thread,
@@ -16,19 +16,19 @@ use crate::common::{
     world::{self, Function, Kind},
 };
 
-/// A read time-out that nothing here comes near to.
+/// A read time-out that is never reached here.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 
-/// How many trials run at a time, in all tests together: each takes up to eight sockets.
+/// Number of concurrent trials in all tests together: each uses up to eight sockets.
 const AT_ONCE: usize = 48;
 static RUNNING: Mutex<usize> = Mutex::new(0);
 static ONE_ENDED: Condvar = Condvar::new();
 
-/// One function, one of its commands, and a database of its own.
+/// A function, one of its commands, and its own database.
 pub(crate) struct Trial {
     pub(crate) function: Function,
     pub(crate) commands: Vec<String>,
-    /// Which of them, from 1.
+    /// The command's number, from 1.
     pub(crate) at: usize,
     pub(crate) what: String,
     server: String,
@@ -38,15 +38,15 @@ pub(crate) struct Trial {
     pub(crate) direct: Connection,
 }
 
-/// What the function said, and how long it took.
+/// The function's result and duration.
 pub(crate) struct Outcome {
     pub(crate) result: Result<bool, Error>,
-    /// The whole chain of errors, as it would be logged.
+    /// The whole error chain, as in a log.
     pub(crate) text: String,
     pub(crate) took: Duration,
 }
 
-/// Runs a trial for each command of each function, many at once: most of the time goes by in waiting.
+/// Runs a trial for each command of each function, many at once: they mostly wait.
 pub(crate) fn at_every_command(run: impl Fn(Trial) + Sync) {
     let server = Server::start_with(&["--databases", "256"]).unwrap();
     let cases = Mutex::new(cases(&server).into_iter().enumerate());
@@ -64,7 +64,7 @@ pub(crate) fn at_every_command(run: impl Fn(Trial) + Sync) {
     });
 }
 
-/// The right to run one trial.
+/// A permit for one trial.
 struct Turn;
 
 impl Turn {
@@ -83,7 +83,7 @@ impl Drop for Turn {
     }
 }
 
-/// Every command of every function, with all that it sends undisturbed.
+/// Every command of every function, with all commands that it sends without faults.
 fn cases(server: &Server) -> Vec<(Function, Vec<String>, usize)> {
     let every_command = |function| {
         let trial = Trial::new(server, 0, function, Vec::new(), 0);
@@ -137,7 +137,7 @@ impl Trial {
         traffic.commands
     }
 
-    /// The world as it was before the first call.
+    /// Restores the world to its state before the first call.
     pub(crate) fn begin_anew(&mut self) {
         redis::cmd("FLUSHDB").exec(&mut self.direct).unwrap();
         world::seed(&mut self.direct);
@@ -159,7 +159,7 @@ impl Trial {
         self.multi().is_some_and(|multi| self.at > multi)
     }
 
-    /// How many of the commands that are sent at once are not answered if this one is not.
+    /// Number of commands in the same write that also get no answer if this one gets none.
     pub(crate) fn missing_replies(&self) -> usize {
         match self.multi() {
             _ if self.is_acquiring() => 1,
@@ -191,7 +191,8 @@ impl Trial {
             took,
         };
         let happened = self.proxy.happened();
-        // The answer to an earlier command, which the proxy passes on at once, took longer than the time-out.
+        // The answer to an earlier command, which the proxy does not delay, took longer than the
+        // time-out.
         let ended_before = !happened && took >= io_timeout && io_timeout < LONG;
         let timed_out = outcome.text.contains("Resource temporarily unavailable");
         assert!(!(ended_before && timed_out), "{}: {TOO_SLOW}", self.what);
@@ -203,8 +204,8 @@ impl Trial {
         outcome
     }
 
-    /// How many silences the function may sit through: an acquire asks again until its time is over, a trade that failed
-    /// tries to give its lock back.
+    /// Number of time-outs that the function may take: an acquire asks again until its time limit,
+    /// a failed trade tries to release its lock.
     pub(crate) fn silent_conversations(&self) -> u32 {
         match self.function.kind {
             Kind::Acquire => 3,
@@ -214,7 +215,7 @@ impl Trial {
         }
     }
 
-    /// The answer is right or unknown, nothing is done by half, and every error says what it is about.
+    /// The result is right or unknown, no change is partial, and every error names its subject.
     pub(crate) fn judge(&mut self, outcome: &Outcome) {
         let (done, what) = (self.is_done(), &self.what);
         match &outcome.result {
@@ -222,8 +223,8 @@ impl Trial {
             Err(Error::Redis { .. }) => assert!(!done, "{what}: done, and denied"),
             Err(error @ Error::Unknown { .. }) => {
                 let is_read = !self.is_acquiring() && !self.is_writing();
-                // An acquire goes in one write with what a transaction reads first. If its answer is late as well, it is the acquire
-                // that may have happened, and the error has its token.
+                // An acquire shares a write with the first reads of a transaction. If its answer is
+                // late too, the acquire may have happened, and the error has its token.
                 let is_of_the_acquire = self.commands[..self.at].iter().any(|name| name == "SET");
                 let was_late = is_of_the_acquire && error.token().is_some();
                 assert!(!(is_read && was_late), "{what}: {TOO_SLOW}");
@@ -239,7 +240,7 @@ impl Trial {
         world::assert_locks_end(&mut self.direct, &self.what);
     }
 
-    /// An error names the function and the lock, and tells no secret.
+    /// The error names the function and the lock, and contains no secret.
     pub(crate) fn judge_text(&self, outcome: &Outcome) {
         let Err(error) = &outcome.result else {
             return;
@@ -256,7 +257,7 @@ impl Trial {
         assert!(!text.contains(&secret), "{what}: {text}");
     }
 
-    /// Frees what the fault left locked, and does what was to be done, if it was not.
+    /// Frees the lock that the fault left, and calls the function again if it has not happened.
     pub(crate) fn next_on_a_fresh_connection(&mut self, outcome: &Outcome) {
         let Err(error) = &outcome.result else {
             return;
@@ -268,7 +269,7 @@ impl Trial {
             let freed = release_lock(&mut fresh, lock, token).unwrap();
             assert_eq!(freed, held, "{}: the token does not fit", self.what);
         } else if self.function.kind == Kind::UnderLock {
-            // In place of waiting for its end.
+            // Instead of waiting until it expires.
             let _: () = fresh.del(format!("lock:{lock}")).unwrap();
         }
         if !self.is_done() {
@@ -282,12 +283,12 @@ impl Trial {
         world::assert_conserved(&mut self.direct, &self.what);
     }
 
-    /// A connection of somebody else.
+    /// Another client's connection.
     pub(crate) fn another_connection(&self) -> Connection {
         open(&self.server, self.database)
     }
 
-    /// A reply that is still to come answers nothing else.
+    /// An outstanding reply is not taken for another one's.
     pub(crate) fn next_on_the_same_connection(&mut self) {
         self.conn.set_read_timeout(Some(LONG)).unwrap();
         let what = &self.what;

@@ -1,4 +1,4 @@
-//! Faults in the middle of a wait for a lock, and what a fault leaves behind in the connection.
+//! Faults during a wait for a lock, and their effect on the connection.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -16,11 +16,11 @@ use crate::common::{
 };
 
 const SHORT: Duration = Duration::from_millis(500);
-/// Less than the ten seconds for which a trade goes on asking, and than a lease.
+/// Less than a lease, and than the ten seconds for which a trade retries.
 const SLACK: Duration = Duration::from_secs(3);
 const THEIRS: &str = "their token";
 
-/// What can go wrong at an attempt to take a lock that was busy at first.
+/// Faults at an attempt to acquire a lock that was held at first.
 const FAULTS: [fn(Point<'_>); 6] = [
     |point| point.cut_before(),
     |point| point.cut_after(),
@@ -52,7 +52,8 @@ fn bench() -> Bench {
     }
 }
 
-/// Waits for `free`, which somebody else has until just before the fault. What it gets is either right or unknown.
+/// Waits for `free`, which another holder has until just before the fault. The result is right or
+/// unknown.
 fn wait_through(fault: fn(Point<'_>), command: &str, nth: usize) {
     let mut bench = bench();
     let _: () = bench.direct.set("lock:free", THEIRS).unwrap();
@@ -75,7 +76,7 @@ fn wait_through(fault: fn(Point<'_>), command: &str, nth: usize) {
     assert_eq!(freed, is_ours, "{command}");
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn what_goes_wrong_while_waiting() {
     let cases: [fn(); 5] = [
@@ -101,7 +102,7 @@ fn a_fault_at_a_later_attempt() {
 
 fn a_refusal_after_an_attempt_without_answer_denies_nothing() {
     let mut bench = bench();
-    // The late answer comes after one time-out, and well before the next: behind it the refusal.
+    // The late answer comes after one time-out and well before the next; the refusal follows it.
     bench.conn.set_read_timeout(Some(4 * SHORT)).unwrap();
     bench.proxy.at("SET").delay(6 * SHORT);
     bench.proxy.at("EVALSHA").refuse("READONLY not any more");

@@ -1,4 +1,4 @@
-//! Trades on a connection that breaks, on a lock that ends, and among others who never rest.
+//! Trades on a connection that breaks, with a lock that expires, and with constant competition.
 
 use std::{
     thread,
@@ -200,7 +200,7 @@ fn a_trade_that_is_always_disturbed_gives_up_and_changes_nothing() {
     });
 }
 
-/// Runs a trade of which every transaction is aborted. It says whether it found out.
+/// Runs a trade whose transactions are all aborted. Asserts whether it returned `Contended`.
 fn disturbed(way: Way, patience_secs: u64, is_contended: impl FnOnce(&mut Connection) -> bool) {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
@@ -218,7 +218,7 @@ fn disturbed(way: Way, patience_secs: u64, is_contended: impl FnOnce(&mut Connec
     assert_eq!(everything(&mut conn).unwrap(), untouched);
 }
 
-/// Touches what a trade watches before each of its transactions.
+/// Writes to a trade's watched keys before each of its transactions.
 fn disturb(proxy: &Proxy, mut conn: Connection) {
     proxy.at("MULTI").run_each_time(move || {
         run(&mut conn, &["HINCRBY", "users:2", "funds", "0"]).unwrap();

@@ -1,4 +1,5 @@
-//! The market among data that other programs have written: an error that says what is wrong, and nothing changed.
+//! The market with data written by other programs: the error says what is wrong, and nothing
+//! changes.
 
 use crate::common::market::{
     Way, clear, everything, for_each, funds, has, offer, run, typed_error, user,
@@ -22,7 +23,7 @@ impl Trade {
     }
 }
 
-/// A seller 1 with one item to list and one in the market, and a buyer 2 who can pay for it.
+/// Seller 1 has one item to list and one in the market, and buyer 2 can pay for it.
 fn two_traders(conn: &mut Connection) -> redis::RedisResult<()> {
     clear(conn)?;
     user(conn, "1", "7", &["ring"])?;
@@ -30,7 +31,7 @@ fn two_traders(conn: &mut Connection) -> redis::RedisResult<()> {
     offer(conn, "sword", "1", "10")
 }
 
-/// The trade is refused as something that cannot be understood. It leaves everything, and the connection, as it was.
+/// The trade fails with a wrong-kind error, and leaves all data and the connection unchanged.
 fn assert_wrong_kind(
     way: Way,
     trade: Trade,
@@ -45,7 +46,8 @@ fn assert_wrong_kind(
     );
     assert_eq!(everything(conn)?, before, "{trade:?}: {error}");
 
-    // Touches whatever is watched: a WATCH that was left behind would abort the next transaction.
+    // Writes to every key that may be watched: a WATCH left behind would abort the next
+    // transaction.
     clear(conn)?;
     let committed: Option<(String,)> = redis::pipe().atomic().cmd("PING").query(conn)?;
     assert!(committed.is_some(), "{trade:?}: left a WATCH behind");
@@ -129,7 +131,7 @@ fn funds_that_hincrby_does_not_take_are_refused() {
 #[test]
 fn funds_are_compared_as_numbers() {
     for_each(&Way::ALL, |way, _, conn| {
-        // As texts, "9" is more than "10" and "125" is less.
+        // As texts, "9" is greater than "10" and "125" is smaller.
         for (text, has) in [
             ("9", 9),
             ("0", 0),
@@ -230,7 +232,7 @@ fn a_seller_gets_no_richer_than_two_to_the_62() {
             assert!(matches!(&error, Error::WrongKind { found, .. } if found.contains("users:1")));
             assert_eq!(everything(conn)?, before, "{seller} + {price}");
         }
-        // A sale that just fits, to a buyer who has more than any seller may get.
+        // A sale that just fits, to a buyer with more than any seller may get.
         prepare(conn, most - dearest, i64::MAX, dearest)?;
         assert!(way.buy(conn, "2", "sword", "1", MAX_PRICE)?.is_bought());
         assert_eq!(funds(conn, "1")?, Some(most));

@@ -1,4 +1,4 @@
-//! What really happens when one market is traded in by more than one way. It is documented, not promised.
+//! The result of trading in one market in more than one way. This is documented, not promised.
 
 use std::{error::Error as _, thread};
 
@@ -10,7 +10,7 @@ use crate::common::{
 use leasehold::{Error, Listing, Purchase};
 use redis::Connection;
 
-/// A ring in stock and a sword for 10 of seller 1, and two buyers with 125 each.
+/// Seller 1 has a ring in stock and a sword for 10, and two buyers have 125 each.
 fn prepare(server: &Server) -> Connection {
     let mut conn = server.connection().unwrap();
     clear(&mut conn).unwrap();
@@ -21,7 +21,7 @@ fn prepare(server: &Server) -> Connection {
     conn
 }
 
-/// Each way that comes first with each that is not kept waiting by its lock.
+/// Each way that trades first, with each that does not wait for its lock.
 fn pairs() -> impl Iterator<Item = (Way, Way)> {
     Way::ALL
         .into_iter()
@@ -44,7 +44,7 @@ fn only_the_items_lock_overlooks_a_sale_by_another_way() {
         assert!(proxy.happened());
 
         let paid = if first == Way::ItemLock {
-            // Sold twice. No money is created or lost, and the second buyer is told that something is wrong.
+            // Sold twice. No money is created or lost, and the second buyer gets an error.
             let error = typed_error(purchase).unwrap();
             assert!(
                 matches!(error, Error::Partial { .. }),
@@ -107,7 +107,8 @@ fn no_two_ways_together_list_an_item_twice_or_let_a_buyer_pay_twice() {
     }
 }
 
-/// A foreign program comes just before the transaction of a trade under the item's lock, which is told of it.
+/// A foreign program writes just before the transaction of a trade under the item's lock, which
+/// notices.
 fn told_of(command: &'static [&str], trade: impl FnOnce(&mut Connection) -> anyhow::Result<bool>) {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
@@ -155,7 +156,7 @@ fn each_lock_keeps_out_what_it_should() {
         user(conn, "1", "0", &["ring"])?;
         user(conn, "2", "20", &[])?;
         offer(conn, "sword", "1", "10")?;
-        // Of another item, and of the same item of another seller.
+        // The lock of another item, and of the same item of another seller.
         run(conn, &["SET", "lock:market:ring.1", "somebody"])?;
         run(conn, &["SET", "lock:market:sword.3", "somebody"])?;
         assert!(way.buy(conn, "2", "sword", "1", 10)?.is_bought());
@@ -172,7 +173,7 @@ fn each_lock_keeps_out_what_it_should() {
     .unwrap();
 }
 
-/// The trade of the item waits until somebody else's lock is gone, and then happens.
+/// The trade waits until another holder's lock is gone, and then happens.
 fn waits_for(
     way: Way,
     item: &str,
@@ -187,7 +188,7 @@ fn waits_for(
     let mut other = server.connection()?;
     thread::scope(|scope| {
         let trader = scope.spawn(move || trade(&mut other));
-        // The trade is waiting once it has tried again and again.
+        // The trade is waiting once it has retried several times.
         assert!(wait::comes_true(|| wait::calls(conn, "evalsha").unwrap()
             >= 5
             || trader.is_finished()));

@@ -1,4 +1,4 @@
-//! Any sequence of trades against a model in memory, and storms of them from many threads.
+//! Random sequences of trades against a model in memory, and storms of them from many threads.
 
 use std::{
     cell::RefCell,
@@ -21,7 +21,7 @@ use redis::{Commands, Connection};
 
 const USERS: [&str; 3] = ["1", "2", "3"];
 
-/// Who has what: in memory, or read from the server.
+/// The users' items and money: in memory, or read from the server.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct World {
     funds: BTreeMap<String, i64>,
@@ -103,7 +103,7 @@ impl World {
 #[derive(Clone, Copy, Debug)]
 enum Trade {
     List(&'static str, &'static str, u64),
-    /// At this price, or if none is given at the one that is asked.
+    /// At this price; `None`: at the price asked.
     Buy(&'static str, &'static str, &'static str, Option<u64>),
 }
 

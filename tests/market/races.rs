@@ -1,4 +1,4 @@
-//! What happens between the moment a trade reads and the moment it writes, decided at that very command.
+//! Changes between a trade's reads and its writes, injected at a given command.
 
 use std::thread;
 
@@ -10,7 +10,7 @@ use crate::common::{
 use leasehold::{Error, Listing, Purchase};
 use redis::Connection;
 
-/// A server, a proxy that comes between, and the way to trade.
+/// A server, a proxy in front of it, and the way to trade.
 struct Bazaar {
     server: Server,
     proxy: Proxy,
@@ -23,7 +23,7 @@ impl Bazaar {
         Self { server, proxy }
     }
 
-    /// The server afresh: seller 1 has a ring and offers a sword for 10, buyer 2 has 125.
+    /// Resets the server: seller 1 has a ring and offers a sword for 10, buyer 2 has 125.
     fn clear(&self) -> (Connection, Connection) {
         let mut direct = self.server.connection().unwrap();
         clear(&mut direct).unwrap();
@@ -33,7 +33,7 @@ impl Bazaar {
         (self.proxy.connection().unwrap(), direct)
     }
 
-    /// Lets something happen on a connection of its own when the next such command is about to be executed.
+    /// Runs `meanwhile` on another connection just before the next such command is executed.
     fn before(&self, command: &str, meanwhile: impl FnOnce(&mut Connection) + Send + 'static) {
         let mut direct = self.server.connection().unwrap();
         self.proxy.at(command).run(move || meanwhile(&mut direct));
@@ -69,7 +69,7 @@ fn a_buyer_who_spends_meanwhile_is_not_overdrawn() {
 
 #[test]
 fn a_buyer_of_two_things_at_once_is_not_overdrawn() {
-    // Not under the market's lock: there the second waits for the first.
+    // Not under the market's lock: there the second trade waits for the first.
     let bazaar = Bazaar::open();
     for way in [Way::Watch, Way::ItemLock] {
         let (mut conn, mut direct) = bazaar.clear();
@@ -168,7 +168,7 @@ fn an_item_of_the_same_name_that_comes_meanwhile_is_not_merged() {
     for way in Way::ALL {
         for is_bought in [false, true] {
             if is_bought && way == Way::MarketLock {
-                continue; // It would wait for the lock.
+                continue; // it would wait for the lock
             }
             let (mut conn, mut direct) = bazaar.clear();
             offer(&mut direct, "sword", "3", "0").unwrap();
@@ -210,7 +210,7 @@ fn an_item_that_leaves_meanwhile_is_not_listed() {
 fn a_lock_that_is_lost_half_way_writes_nothing() {
     let bazaar = Bazaar::open();
     for way in Way::LOCKS {
-        // Before it reads, between reading and writing, and when all is said but EXEC.
+        // Before it reads, between reading and writing, and just before EXEC.
         for moment in ["WATCH", "MULTI", "EXEC"] {
             for loss in LOSSES {
                 for item in ["ring", "sword"] {
@@ -221,7 +221,7 @@ fn a_lock_that_is_lost_half_way_writes_nothing() {
     }
 }
 
-/// What can happen to the key `LOCK`.
+/// Changes to the key `LOCK`.
 const LOSSES: [&[&str]; 4] = [
     &["DEL", "LOCK"],
     &["SET", "LOCK", "somebody"],
@@ -259,7 +259,8 @@ fn lose_the_lock(bazaar: &Bazaar, way: Way, moment: &str, loss: &[&str], item: &
 
 #[test]
 fn a_key_that_changes_its_type_meanwhile_moves_no_money() {
-    // Under the item's lock neither key is watched: every trade of every item would come between.
+    // Under the item's lock neither key is watched: otherwise any trade of any item would
+    // interfere.
     let bazaar = Bazaar::open();
     for way in [Way::Watch, Way::MarketLock] {
         for key in ["market:", "users:1"] {

@@ -1,4 +1,5 @@
-//! Storms of trades by the same few users from many threads: money and items are all there afterwards, and nobody owes.
+//! Storms of trades by a few users from many threads: all money and items remain, and no user has
+//! debts.
 
 use std::{collections::BTreeMap, thread};
 
@@ -15,7 +16,7 @@ const FUNDS_EACH: i64 = 30;
 const THREADS: u64 = 6;
 const TRADES: u64 = 80;
 
-/// Enough chance for a storm, and the same each time for a thread.
+/// Random enough for a storm, and reproducible for each thread.
 struct Dice(u64);
 
 impl Dice {
@@ -39,7 +40,7 @@ struct Tally {
     retries: u32,
 }
 
-/// One thread's trades, now as this user and now as that.
+/// One thread's trades, as alternating users.
 fn trade(way: Way, conn: &mut Connection, seed: u64) -> Tally {
     let (mut dice, mut tally) = (Dice(seed), Tally::default());
     for _ in 0..TRADES {
@@ -69,7 +70,7 @@ fn trade(way: Way, conn: &mut Connection, seed: u64) -> Tally {
     tally
 }
 
-/// How often each item is somewhere, in an inventory or in the market.
+/// Number of places of each item, in inventories and in the market.
 fn places(conn: &mut Connection) -> BTreeMap<String, usize> {
     let mut places = BTreeMap::new();
     let mut found: Vec<String> = conn.zrange("market:", 0, -1).unwrap();

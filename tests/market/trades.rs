@@ -1,4 +1,4 @@
-//! The market of the book, by each of its three ways: what the book's own tests and examples ask for.
+//! The book's market in each of the three ways: the cases of the book's own tests and examples.
 
 use crate::common::market::{
     Way, everything, for_each, funds, has, offer, price, run, typed_error, user,
@@ -11,7 +11,7 @@ use leasehold::{
 };
 use redis::Connection;
 
-/// The users and offers that chapter 4 draws.
+/// The users and offers in the figures of chapter 4.
 fn book_data(conn: &mut Connection) {
     user(conn, "17", "43", &["ItemL", "ItemM", "ItemN"]).unwrap();
     run(conn, &["HSET", "users:17", "name", "Frank"]).unwrap();
@@ -219,7 +219,7 @@ fn a_dot_splits_at_the_seller() {
 #[test]
 fn what_cannot_be_meant_is_refused_before_anything_is_sent() {
     for_each(&Way::ALL, |way, _, conn| {
-        // The item is there under its ambiguous name: nothing but the check keeps it from being traded.
+        // The item exists under its ambiguous name: only the check prevents a trade.
         user(conn, "b.c", "100", &["a"])?;
         user(conn, "2", "100", &["a"])?;
         offer(conn, "a", "b.c", "1")?;
@@ -237,7 +237,7 @@ fn what_cannot_be_meant_is_refused_before_anything_is_sent() {
     .unwrap();
 }
 
-/// What is said of arguments that mean nothing, and which one it should be about.
+/// The errors for invalid arguments, each with the argument that it has to name.
 fn refusals(way: Way, conn: &mut Connection) -> anyhow::Result<Vec<(Error, &'static str)>> {
     let (long, too_much) = ("x".repeat(513), MAX_PRICE + 1);
     let mut refusals = Vec::new();

@@ -1,4 +1,4 @@
-//! What the pool does while the server is silent, full, or not there at all.
+//! The pool while the server is silent, full, or down.
 
 use std::{
     iter,
@@ -11,20 +11,21 @@ use crate::common::{SLACK, Server, clients, server::free_port, wait};
 use leasehold::{Error, Pool, PoolBuilder, PooledConnection, Token, redis, release_lock};
 use redis::Client;
 
-/// The time-out that ends a wait for a server that is not there.
+/// A time-out that ends the wait for a server that is down.
 const SHORT: Duration = Duration::from_millis(200);
-/// The same, where a server that is well has to answer within it. Seven in a row take longer than [`LIMIT`].
+/// The same, but long enough for a healthy server to answer. Seven in a row take longer than
+/// [`LIMIT`].
 const FAIR: Duration = Duration::from_millis(1_500);
-/// The time-outs that would show if they ended a wait.
+/// Time-outs that would be noticed if they ended a wait.
 const LONG: Duration = Duration::from_secs(30);
-/// What takes longer than this was not ended by the short one.
+/// A wait over this was not ended by the short time-out.
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn build(builder: PoolBuilder, url: &str) -> Pool {
     builder.build(&Client::open(url).unwrap()).unwrap()
 }
 
-/// A builder of which no other time-out can end a wait.
+/// A builder whose other time-outs cannot end a wait.
 fn io_timeout(timeout: Duration) -> PoolBuilder {
     Pool::builder()
         .get_timeout(LONG)
@@ -32,7 +33,7 @@ fn io_timeout(timeout: Duration) -> PoolBuilder {
         .io_timeout(timeout)
 }
 
-/// Any call: the one that needs two round trips and changes nothing.
+/// A call with two round trips and no change.
 fn call(conn: &mut PooledConnection) -> leasehold::Result<bool> {
     release_lock(conn, "a", &Token::random())
 }
@@ -41,7 +42,7 @@ fn message(error: Error) -> String {
     format!("{:#}", anyhow::Error::from(error))
 }
 
-/// Fails, within the short time-out and not before it, because there was no answer.
+/// The call fails after the short time-out, and not before it, because no answer came.
 fn assert_no_answer(pool: &Pool, address: SocketAddr) {
     let asked = Instant::now();
     let error = pool.get().unwrap_err();
@@ -54,13 +55,13 @@ fn assert_no_answer(pool: &Pool, address: SocketAddr) {
     );
 }
 
-/// Both the pool's time-out and that of the attempt end the wait for a connection.
+/// The wait for a connection ends by the pool's time-out and by that of the attempt.
 fn assert_waits_end(address: SocketAddr) {
     let url = format!("redis://{address}/");
     let by_get = Pool::builder().get_timeout(SHORT).connect_timeout(LONG);
     let pool = build(by_get.max_size(1), &url);
     assert_no_answer(&pool, address);
-    // That attempt ends too, and gives the only place back.
+    // That attempt ends too, and frees the only place.
     assert!(wait::comes_true(
         || message(pool.get().unwrap_err()).contains("no answer")
     ));
@@ -68,7 +69,7 @@ fn assert_waits_end(address: SocketAddr) {
     assert_no_answer(&build(by_connect, &url), address);
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn nobody_there() {
     let cases: [fn(); 5] = [
@@ -89,7 +90,7 @@ fn a_wait_for_a_listener_that_never_answers_ends() {
 fn a_wait_for_a_host_that_does_not_take_the_connection_ends() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
-    // A listener whose queue is full drops further attempts without a word.
+    // A listener with a full queue silently drops further attempts.
     let mut queue = Vec::new();
     while let Ok(stream) = TcpStream::connect_timeout(&address, SHORT) {
         queue.push(stream);
@@ -105,7 +106,7 @@ fn nobody_connects_for_a_call_that_has_given_up() {
     for _ in 0..3 {
         pool.get().unwrap_err();
     }
-    // Each call makes an attempt, or more while it waits.
+    // Each call makes one attempt or more while it waits.
     let attempts = || iter::from_fn(|| listener.accept().ok()).count();
     assert!(attempts() >= 1);
     thread::sleep(4 * SHORT);
@@ -119,7 +120,8 @@ fn after_a_fault_nobody_waits_for_an_attempt_that_was_put_off() {
     let mut server = Server::start().unwrap();
     let pool = build(Pool::builder().max_size(1).get_timeout(LONG), &server.url());
     server.kill().unwrap();
-    // While it is down, the pauses between attempts grow: in this time r2d2's own ones would to 6.4 s.
+    // While it is down, the pauses between attempts grow: r2d2's own would grow to 6.4 s in this
+    // time.
     let down = Instant::now();
     while down.elapsed() < Duration::from_secs(3) {
         pool.get().unwrap_err();
@@ -134,7 +136,7 @@ fn after_a_fault_nobody_waits_for_an_attempt_that_was_put_off() {
 fn a_login_in_several_steps_takes_no_longer_than_the_pools_time_out() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
-    // redis-rs waits a time-out for each reply, here those to AUTH, SELECT, and twice CLIENT SETINFO.
+    // redis-rs waits for a time-out per reply, here to AUTH, SELECT, and twice CLIENT SETINFO.
     let url = format!("redis://:password@{address}/3");
     let client = Client::open(url).unwrap();
     let info = client.get_connection_info().clone();
@@ -147,7 +149,7 @@ fn a_login_in_several_steps_takes_no_longer_than_the_pools_time_out() {
     let asked = Instant::now();
     let error = pool.get().unwrap_err();
     assert!(asked.elapsed() < LIMIT);
-    // The attempt is not over, or it would say what it met.
+    // The attempt has not ended; otherwise the error would have its source.
     assert!(matches!(error, Error::Pool { source: None, .. }));
     assert_eq!(
         message(error),
@@ -168,7 +170,7 @@ fn a_host_without_address_is_said() {
     );
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn a_server_that_is_silent() {
     let cases: [fn(); 5] = [
@@ -286,7 +288,7 @@ fn a_server_with_too_many_clients_says_so_and_takes_us_later() {
         redis::cmd("CONFIG").arg(&set).exec(&mut admin).unwrap();
     };
     limit(1);
-    // The server closes so soon that its words are seldom read.
+    // The server closes so soon that its message is seldom read.
     assert!(matches!(
         pool.get(),
         Err(Error::Pool {

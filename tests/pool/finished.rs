@@ -1,4 +1,4 @@
-//! Connections that must not be lent again, and are not.
+//! Connections that must not be lent again.
 
 use std::{thread, time::Duration};
 
@@ -18,12 +18,13 @@ fn pool_of_one(url: &str) -> Pool {
     builder.build(&client).unwrap()
 }
 
-/// redis-rs keeps the bytes that it could not read, and finds them again instead of every later answer.
+/// redis-rs keeps bytes that it could not parse, and meets them again instead of every later
+/// answer.
 #[test]
 fn after_an_answer_that_cannot_be_read_the_next_borrower_has_another_connection() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
-    // A busy server is asked to close a connection, and takes its time.
+    // A busy server takes its time to close a connection.
     proxy.at("QUIT").run_each_time(|| thread::sleep(500 * MS));
     for (n, command) in ["SET", "EVALSHA", "WATCH", "HMGET"].into_iter().enumerate() {
         let pool = pool_of_one(&proxy.url());
@@ -73,7 +74,7 @@ fn a_guard_is_not_served_by_a_connection_whose_bytes_could_not_be_read() {
     lease.release().unwrap();
 }
 
-/// A server that knows no scripts cuts what it repeats of them, in the middle of a character.
+/// A server without the script truncates its echo in the middle of a character.
 #[test]
 fn a_refusal_that_is_cut_in_a_character_spoils_no_connection() {
     for pad in 0..3 {
@@ -98,7 +99,7 @@ fn a_refusal_that_is_cut_in_a_character_spoils_no_connection() {
     }
 }
 
-/// A late reply is passed over by redis-rs, but only after it has been waited for.
+/// redis-rs skips a late reply, but only after it has waited for it.
 #[test]
 fn a_guards_connection_on_which_a_reply_is_owed_is_not_lent_again() {
     unless_halted(|| {
@@ -108,11 +109,11 @@ fn a_guards_connection_on_which_a_reply_is_owed_is_not_lent_again() {
         let locks = Locks::new(&pool).unwrap();
         drop(locks.lock("warm").acquire(LONG).unwrap());
         let before = clients::id(&mut pool.get().unwrap());
-        // A release may be told to wait for less than the pool's time-out, so that the loan is no longer than usual.
+        // The release may wait for less than the pool's time-out, so the loan is short.
         let options = leasehold::Options::new().drop_timeout(100 * MS);
         let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
         let mut conn = server.connection().unwrap();
-        // The watchdog has looked at it, by a connection of its own: the next `EVALSHA` of another is the release.
+        // The watchdog has read it on its own connection: the next other `EVALSHA` is the release.
         assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
         proxy.leave_alone(&clients::told_of_changes(&mut conn));
         proxy.at("EVALSHA").swallow();

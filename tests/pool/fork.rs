@@ -1,4 +1,4 @@
-//! What a child of a fork can do with its parent's pool: nothing, and it is told so.
+//! A forked child cannot use its parent's pool, and gets an error.
 
 use std::{thread, time::Duration};
 
@@ -9,7 +9,8 @@ use crate::common::{
 };
 use leasehold::{Error, Locks, Pool};
 
-/// Runs something in a child, which ends with it. True: the child said yes, and neither hung nor panicked.
+/// Runs a closure in a child, which then exits. True if it returned true, without a hang or a
+/// panic.
 fn in_a_child(run: impl FnOnce() -> bool) -> bool {
     said_by_a_child(|| run().to_string()).as_deref() == Some("true")
 }
@@ -23,7 +24,7 @@ fn a_child_is_refused_every_connection_of_its_parent() {
         let idle = pool.get().unwrap();
         drop(idle);
         let lease = locks.lock("held").acquire(LONG).unwrap();
-        // The waiters' connection is open as well.
+        // The waiters' connection is open too.
         assert!(matches!(
             locks.lock("held").acquire(Duration::from_millis(50)),
             Err(Error::Contended { .. })
@@ -50,7 +51,7 @@ fn a_child_is_refused_every_connection_of_its_parent() {
             lease.renew(LONG),
             Err(Error::Forked)
         )));
-        // Nor is it sent to make a pool of its own, which may hang.
+        // The message does not advise the child to make its own pool, which may hang.
         let refused = Error::Forked.to_string();
         assert!(refused.contains("fork before a pool is made"), "{refused}");
         lease.verify().unwrap();
@@ -58,7 +59,8 @@ fn a_child_is_refused_every_connection_of_its_parent() {
     });
 }
 
-/// Whoever shares a socket takes the answers of the other: a lock that a third has would be granted.
+/// Processes that share a socket read each other's answers: a lock held by a third would look
+/// granted.
 #[test]
 fn the_answers_to_a_parent_are_not_garbled_by_its_child() {
     unless_halted(|| {

@@ -1,4 +1,4 @@
-//! What the pool opens, sends, lends, refuses and says while the server is well.
+//! The pool with a healthy server: its connections, commands, loans, refusals and texts.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use redis::{Client, Commands, Connection};
 
 const WAIT: Duration = Duration::from_secs(2);
 const LEASE: Duration = Duration::from_secs(10);
-/// What takes longer than this has failed.
+/// A wait over this has failed.
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn pool_of(server: &Server, size: u32) -> Pool {
@@ -28,7 +28,7 @@ fn pool_of(server: &Server, size: u32) -> Pool {
     builder.build(&client).unwrap()
 }
 
-/// How often each command was called, the one that asks apart.
+/// Number of calls of each command, without those of the asking connection.
 fn calls(admin: &mut Connection) -> BTreeMap<String, String> {
     let info: String = redis::cmd("INFO").arg("commandstats").query(admin).unwrap();
     let calls = info.lines().filter_map(|line| {
@@ -65,7 +65,7 @@ fn no_connection_is_opened_before_it_is_wanted() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();
     let pool = pool_of(&server, 10);
-    // The server may not have noticed yet that whoever started it has gone.
+    // The server may not have noticed yet that its starter has disconnected.
     assert!(wait::comes_true(|| clients::count(&mut admin) == 0));
 
     let first = pool.get().unwrap();
@@ -146,7 +146,7 @@ fn whoever_waits_is_served_when_a_broken_connection_comes_back() {
         .get_timeout(Duration::from_secs(60))
         .build(&Client::open(server.url()).unwrap())
         .unwrap();
-    // Nobody can see that a thread waits already. One that does not yet has only less to wait for.
+    // The test cannot see that a thread waits; a thread that does not yet only has a shorter wait.
     for _ in 0..20 {
         give_a_broken_one_back_while_somebody_waits(&pool, &mut admin);
     }
@@ -163,7 +163,7 @@ fn give_a_broken_one_back_while_somebody_waits(pool: &Pool, admin: &mut Connecti
             answers.send(clients::id(&mut pool.get().unwrap())).unwrap();
         });
         waiting.recv().unwrap();
-        // The other thread has the time that all this takes.
+        // Meanwhile the other thread starts to wait.
         clients::kill(admin, broken_id);
         assert!(wait::comes_true(|| !clients::exists(admin, broken_id)));
         release_lock(&mut broken, "a", &Token::random()).unwrap_err();
@@ -214,7 +214,7 @@ fn our_functions_leave_no_watch_to_the_next_borrower() {
     }
 }
 
-/// Although all that may have been watched on the same connection has changed since.
+/// Although every key that may have been watched on the same connection has changed since.
 fn assert_next_borrower_can_write(pool: &Pool, same: u64, admin: &mut Connection, what: &str) {
     for key in ["lock:a", "lock:list"] {
         let _: bool = admin.expire(key, 60).unwrap();
@@ -293,17 +293,18 @@ fn who_comes_first_is_lent_a_connection_first() {
             scope.spawn(move || {
                 let conn = pool.get().unwrap();
                 lent.send(number).unwrap();
-                // For longer than a waiting call sleeps at a time.
+                // Longer than a waiting call sleeps at a time.
                 thread::sleep(Duration::from_millis(25));
                 drop(conn);
             });
-            // By then it waits.
+            // By now it waits.
             thread::sleep(Duration::from_millis(50));
         }
         drop(only);
     });
     let order: Vec<_> = order.try_iter().collect();
     let overtaken = order.windows(2).filter(|two| two[0] > two[1]).count();
-    // Those that got no processor time may have begun to wait late. Without an order it is four or five.
+    // A thread that was not scheduled may have started to wait late. Without an order it is four or
+    // five.
     assert!(overtaken <= 2, "{order:?}");
 }

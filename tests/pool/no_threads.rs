@@ -4,7 +4,7 @@ use std::{env, process::Command};
 
 use leasehold::{Error, Nodes, Pool, redis::Client};
 
-/// The stack of each new thread, as the standard library is told, is larger than any memory.
+/// The stack size of new threads, which the standard library reads from here, exceeds all memory.
 const NO_STACK: (&str, &str) = ("RUST_MIN_STACK", "70000000000000");
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the pool does while the server is down, when it is back, and with the connections of before.
+//! The pool while the server is down and when it is back, and the old connections.
 
 use std::{
     io::{self, Read, Write},
@@ -11,16 +11,16 @@ use crate::common::{Server, clients};
 use leasehold::{Error, Pool, PoolBuilder, PooledConnection, Token, release_lock};
 use redis::Client;
 
-/// The time-outs that would show if they ended a wait.
+/// Time-outs that would be noticed if they ended a wait.
 const LONG: Duration = Duration::from_secs(30);
-/// What takes longer than this was not ended by a short one.
+/// A wait over this was not ended by a short time-out.
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn build(builder: PoolBuilder, url: &str) -> Pool {
     builder.build(&Client::open(url).unwrap()).unwrap()
 }
 
-/// Any call: the one that needs two round trips and changes nothing.
+/// A call with two round trips and no change.
 fn call(conn: &mut PooledConnection) -> leasehold::Result<bool> {
     release_lock(conn, "a", &Token::random())
 }
@@ -108,8 +108,8 @@ fn a_call_cut_off_by_the_servers_end_leaves_no_broken_connection() {
     call(&mut pool.get().unwrap()).unwrap();
 }
 
-/// In a server's place: answers the question for its version, and ends when the next call has come and is not read. The
-/// system answers that with a reset.
+/// A fake server: answers the query for its version, and closes when the next call has arrived
+/// unread, which makes the system send a reset.
 fn end_with_a_call_unread(listener: &TcpListener) -> io::Result<()> {
     let (mut client, _) = listener.accept()?;
     let asked = client.read(&mut [0; 1024])?;

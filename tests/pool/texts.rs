@@ -1,4 +1,4 @@
-//! What the pool refuses, accepts and says of settings, URLs, passwords and servers.
+//! The settings, URLs and passwords that the pool refuses or accepts, and its texts about servers.
 
 use std::{
     io::{Read, Write},
@@ -11,7 +11,7 @@ use crate::common::{Server, clients, wait::unless_halted};
 use leasehold::{Error, Locks, Pool, PoolBuilder, Token, acquire_lock, redis, release_lock};
 use redis::{Client, Commands};
 
-/// What no text may show.
+/// Must not appear in any text.
 const SENTINEL: &str = "Sentinel-Passw0rd";
 
 fn texts(error: Error) -> String {
@@ -198,7 +198,7 @@ fn a_server_that_forbids_to_ask_its_version_is_taken() {
     clients::kill(&mut admin, first_id);
     release_lock(&mut first, "a", &Token::random()).unwrap_err();
     drop(first);
-    // It is doubted now, and that PING is refused shows that it is there.
+    // Its connection is tested now, and a refused PING shows that it works.
     assert_eq!(clients::id(&mut pool.get().unwrap()), second);
 }
 
@@ -306,14 +306,14 @@ fn a_version_is_asked_for() {
     }
 }
 
-/// Answers whatever comes with the text that a server of this version answers to INFO.
+/// Answers every command like a server of this version answers INFO.
 fn server_of_version(version: &str) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let info = format!("# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\n");
     let answer = format!("${}\r\n{info}\r\n", info.len());
     thread::spawn(move || {
-        // The pool tries again while somebody waits, and the attempt before need not be over by then.
+        // The pool retries while a call waits, possibly before the previous attempt has ended.
         for stream in listener.incoming() {
             let (mut stream, mut question) = (stream.unwrap(), [0; 1024]);
             let answer = answer.clone();

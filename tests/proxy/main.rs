@@ -1,4 +1,5 @@
-//! The proxy of the other tests, tested itself: a fault that does not happen as it says proves nothing.
+//! Tests of the proxy that the other tests use: a fault that does not happen as described proves
+//! nothing.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../common/mod.rs"]
@@ -11,7 +12,7 @@ use std::{collections::HashSet, time::Duration};
 use common::{Proxy, Server, monitor::Monitor, server::free_port, wait::comes_true};
 use redis::{Commands, Connection, Pipeline, RedisResult, Value};
 
-/// A server, the proxy before it, a connection through that and one past it.
+/// A server, a proxy in front of it, a connection through the proxy and one around it.
 struct Bench {
     proxy: Proxy,
     conn: Connection,
@@ -47,7 +48,7 @@ fn get(conn: &mut Connection, key: &str) -> RedisResult<Option<String>> {
     conn.get(key)
 }
 
-/// A monitor ends at its own mark, and sees those of others.
+/// A monitor stops at its own mark, and sees those of others.
 #[test]
 fn two_monitors_of_one_server_see_all_of_it_each() {
     let mut bench = bench();
@@ -63,14 +64,14 @@ fn two_monitors_of_one_server_see_all_of_it_each() {
     sees(&mut first, "c");
 }
 
-/// A client of a server that has ended would come to the next one.
+/// A client of a stopped server would reach the next one.
 #[test]
 fn no_port_is_given_twice() {
     let mut given = HashSet::new();
     for _ in 0..500 {
         assert!(given.insert(free_port().unwrap().number()));
     }
-    // After some hundreds more it begins again, and not with one that is in use.
+    // After some hundreds more it starts over, and skips a port in use.
     let held = free_port().unwrap();
     for _ in 0..1_000 {
         assert_ne!(free_port().unwrap().number(), held.number());
@@ -161,7 +162,7 @@ fn a_refused_command_is_not_executed() {
     assert_eq!(get(&mut bench.conn, "a").unwrap(), None);
 }
 
-/// From which the server sees this connection come.
+/// The client port of this connection, as the server sees it.
 fn port(conn: &mut Connection) -> u16 {
     let info: String = redis::cmd("CLIENT").arg("INFO").query(conn).unwrap();
     let address = info

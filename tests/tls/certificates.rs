@@ -1,4 +1,4 @@
-//! `PoolBuilder::certificates`: a CA and a certificate of the client's own, by every kind of URL.
+//! `PoolBuilder::certificates`: a CA and a client certificate, with every kind of URL.
 
 use leasehold::{
     Error, Locks, Nodes, Pool, PoolBuilder,
@@ -66,8 +66,8 @@ fn all_nodes_of_a_cluster_are_asked_with_the_same_certificates() {
     let certificates = || certificates(&cluster.files);
     let nodes = Nodes::builder().certificates(certificates());
     locks_everywhere(&nodes.address_map(to_localhost).connect(&url).unwrap());
-    // The node in the URL is reached by its name. It names others by addresses, which the
-    // certificates are not for.
+    // The node in the URL is reached by its name. It reports other nodes by their addresses, which
+    // the certificates do not cover.
     let locks = Locks::connect_with(&url, by(certificates())).unwrap();
     let refused = locks.lock("a").try_acquire().unwrap_err();
     let refused = format!("{:#}", anyhow::Error::from(refused));

@@ -1,4 +1,4 @@
-//! A cluster that is used by TLS, whether its nodes talk to each other by TLS or not.
+//! A cluster used over TLS, with and without TLS between its nodes.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,19 +17,19 @@ use crate::{
     },
 };
 
-/// Three masters of a cluster, each with a port for TLS and one without, and certificates for `localhost` alone.
+/// Three masters, each with a TLS port and a plain one, and certificates for `localhost` alone.
 pub(crate) struct TlsCluster {
     pub(crate) nodes: Vec<(Server, Port)>,
     pub(crate) files: TlsServer,
 }
 
 impl TlsCluster {
-    /// `speaks`: the nodes talk to each other by TLS, and name the ports for it to whoever asks by TLS.
+    /// `speaks`: the nodes use TLS among themselves, and report their TLS ports to TLS clients.
     fn start(speaks: bool) -> Option<Self> {
         Self::start_by(speaks, "no")
     }
 
-    /// `asks`: whether the nodes want certificates from clients, `yes` or `no`.
+    /// `asks`: `yes` if the nodes require client certificates, else `no`.
     pub(crate) fn start_by(speaks: bool, asks: &str) -> Option<Self> {
         let files = TlsServer::start()?;
         let at = |name: &str| files.file(name);
@@ -109,7 +109,7 @@ impl TlsCluster {
         }
     }
 
-    /// The first node by TLS.
+    /// The first node's TLS client.
     fn seed(&self) -> Client {
         self.files
             .client_of(&format!("rediss://localhost:{}/", self.nodes[0].1))
@@ -141,7 +141,7 @@ pub(crate) fn locks_everywhere(nodes: &Nodes) {
     assert_eq!(ports.len(), 3);
 }
 
-/// The certificate is for `localhost`, and the nodes name their addresses.
+/// The certificate is for `localhost`, but the nodes report their addresses.
 pub(crate) fn to_localhost(host: &str, port: u16) -> (String, u16) {
     assert_eq!(host, "127.0.0.1");
     (String::from("localhost"), port)
@@ -158,19 +158,20 @@ fn a_cluster_that_speaks_tls_is_used_by_tls_under_the_names_of_its_certificates(
         .build(&[cluster.seed()])
         .unwrap();
     locks_everywhere(&nodes);
-    // Without the names the certificates are refused, and so they are by a URL, since the system does not know the CA.
+    // Without the mapped names the certificates are refused; with a URL too, because the system
+    // does not know the CA.
     let url = format!("rediss+cluster://localhost:{}", cluster.nodes[0].1);
     let unnamed = builder().build(&[cluster.seed()]).unwrap();
     for nodes in [unnamed, builder().connect(&url).unwrap()] {
         let refused = format!("{:#}", anyhow::Error::from(nodes.get_for("a").unwrap_err()));
         assert!(refused.contains("certificate"), "{refused}");
     }
-    // Who asks without TLS is told the other ports.
+    // A client without TLS gets the plain ports.
     let plain = format!("redis+cluster://127.0.0.1:{}", cluster.nodes[0].0.port());
     locks_everywhere(&builder().connect(&plain).unwrap());
 }
 
-/// It names the ports without TLS to everybody.
+/// It reports the plain ports to all clients.
 #[test]
 fn a_cluster_that_speaks_no_tls_within_is_used_by_tls_where_the_ports_are_mapped() {
     let Some(cluster) = TlsCluster::start(false) else {

@@ -1,4 +1,5 @@
-//! `rediss://` to servers whose certificates are of the test's own making: `cargo test --features tls-rustls --test tls`.
+//! `rediss://` to servers with certificates made by the test: `cargo test --features tls-rustls
+//! --test tls`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../common/mod.rs"]
@@ -29,10 +30,10 @@ use rcgen::{
 use redis::{Client, TlsCertificates};
 use tempfile::TempDir;
 
-/// What takes longer than this has hung.
+/// A wait over this has hung.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A server with a port for TLS, and the CA that vouches for it under the name `localhost`.
+/// A server with a TLS port, and the CA that signed its certificate for `localhost`.
 struct TlsServer {
     _server: Server,
     directory: TempDir,
@@ -41,12 +42,12 @@ struct TlsServer {
 }
 
 impl TlsServer {
-    /// `None`: the server was built without TLS, and the test is left out.
+    /// `None` if the server was built without TLS; then the test is skipped.
     fn start() -> Option<Self> {
         Self::start_by("no")
     }
 
-    /// `asks`: whether it wants certificates from clients, `yes` or `no`.
+    /// `asks`: `yes` if it requires client certificates, else `no`.
     fn start_by(asks: &str) -> Option<Self> {
         if !has_tls() {
             return None;
@@ -82,7 +83,7 @@ impl TlsServer {
         format!("rediss://{host}:{}/", self.port)
     }
 
-    /// A client that trusts the CA and nobody else.
+    /// A client that trusts this CA only.
     fn client(&self, host: &str) -> Client {
         self.client_of(&self.url(host))
     }
@@ -106,7 +107,8 @@ fn certificate_authority() -> CertifiedIssuer<'static, KeyPair> {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// The spawner chooses the plain port; that for TLS is chosen here, and may be taken by somebody else meanwhile.
+/// `Server` chooses the plain port. This function chooses the TLS port, which another process may
+/// take meanwhile.
 fn start_server(directory: &Path, asks: &str) -> (Server, Port) {
     let at = |name: &str| directory.join(name).display().to_string();
     let (certificate, key, ca) = (at("certificate.pem"), at("key.pem"), at("ca.pem"));
@@ -129,7 +131,7 @@ fn why_not(pool: &Pool) -> String {
     format!("{:#}", anyhow::Error::from(error))
 }
 
-/// Gives up soon.
+/// A pool with short time-outs.
 fn hasty_pool(url: &str) -> Pool {
     Pool::builder()
         .connect_timeout(Duration::from_millis(200))
@@ -199,7 +201,8 @@ fn a_wait_for_a_handshake_that_does_not_come_ends() {
     );
 }
 
-/// One that watches the server, speaks TLS alone and names hosts, since certificates do.
+/// A sentinel that monitors the server, uses TLS only, and reports host names, because certificates
+/// contain names.
 struct TlsSentinel {
     process: Child,
     port: Port,
@@ -251,7 +254,7 @@ fn sentinels_and_the_master_with_certificates_of_a_private_ca_are_used() {
     };
     let sentinel = TlsSentinel::watching(&server);
     let url = format!("rediss://localhost:{}/", sentinel.port);
-    // Of the client for the master everything counts but the address.
+    // Only the address of the client for the master is ignored.
     let master = server.client("nowhere.invalid");
     let pool = Pool::builder()
         .build_on_sentinels(&[server.client_of(&url)], "mymaster", &master)
@@ -260,7 +263,7 @@ fn sentinels_and_the_master_with_certificates_of_a_private_ca_are_used() {
     let mut conn = pool.get().unwrap();
     let token = acquire_lock_with_timeout(&mut conn, "a", Duration::ZERO, LIMIT).unwrap();
     assert!(release_lock(&mut conn, "a", &token.unwrap()).unwrap());
-    // By a URL the system's certificates are asked, and they do not know this CA.
+    // A URL uses the system's certificates, which do not include this CA.
     let unknown = format!("rediss+sentinel://localhost:{}/mymaster", sentinel.port);
     let refused = why_not(&Pool::connect(&unknown).unwrap());
     assert!(

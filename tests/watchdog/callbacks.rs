@@ -1,4 +1,4 @@
-//! What those do to the watchdog who are called by it, and what becomes of everything when it is dropped.
+//! Callbacks that affect the watchdog, and the effects of a drop.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use leasehold::{Keep, LostReason, Pool, Renewal, RenewalState, Watchdog, redis::
 use parking_lot::Mutex;
 use redis::Commands;
 
-/// Two thirds of it are longer than any pause of a busy machine that a test has to bear.
+/// Two thirds of it are longer than any pause of a busy machine that a test has to tolerate.
 const LEASE: Duration = Duration::from_millis(1_500);
 
 struct Bench {
@@ -46,7 +46,7 @@ impl Bench {
     }
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn who_is_called_and_who_is_not_delayed() {
     let cases: [fn(); 4] = [
@@ -116,7 +116,8 @@ fn a_callback_may_use_the_watchdog_and_drop_it() {
     assert_eq!(state, RenewalState::Unknown);
 }
 
-/// Whoever sees the loss first and stops at once takes nothing from those who want to be told.
+/// A thread that sees the loss first and stops the renewal does not take the event from the
+/// callbacks.
 #[test]
 fn a_loss_is_told_although_the_renewal_is_stopped_next() {
     let mut bench = bench();
@@ -128,7 +129,7 @@ fn a_loss_is_told_although_the_renewal_is_stopped_next() {
             .max_hold(5 * MS)
             .held_until(Instant::now() + LEASE);
         let Ok(renewal) = bench.watchdog.keep_with(&hold, keep) else {
-            continue; // the machine has overslept it
+            continue; // the machine was too slow
         };
         renewal
             .lost()
@@ -145,7 +146,7 @@ fn what_a_callback_owns_is_dropped_with_its_renewal() {
     let mut bench = bench();
     let (first, second) = (bench.keep("first"), bench.keep("second"));
     let signal = second.lost();
-    // Stopping the one drops the other, whose end is then stopped in turn.
+    // Stopping the first drops the second, which stops in turn.
     first.lost().notify(move |_| drop(second)).unwrap();
     let outlives = first.lost();
     first.stop();
@@ -194,7 +195,7 @@ fn those_it_kept_run_out_when_it_is_dropped() {
     assert_eq!(renewal.stop(), RenewalState::Lost(LostReason::Unwatched));
 }
 
-/// Threads of this process whose name begins so: Linux keeps fifteen bytes of it.
+/// Threads of this process with this prefix; Linux keeps fifteen bytes of a name.
 fn threads(name: &str) -> usize {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     tasks
@@ -203,7 +204,7 @@ fn threads(name: &str) -> usize {
         .count()
 }
 
-/// In a process of its own: other tests have watchdogs too.
+/// In its own process, because other tests have watchdogs too.
 #[test]
 fn one_thread_for_all_and_none_after_the_drop() {
     let alone = std::env::args().any(|arg| arg == "--exact");

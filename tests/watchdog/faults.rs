@@ -1,4 +1,4 @@
-//! The watchdog when the server, the network or the script cache lets it down.
+//! The watchdog when the server, the network or the script cache fails.
 
 use std::{
     mem,
@@ -19,12 +19,12 @@ use crate::common::{
 use leasehold::{Error, LostReason, Pool, Renewal, RenewalState, Watchdog, redis::Connection};
 use redis::Commands;
 
-/// Two thirds of it are longer than any pause of a busy machine that a test has to bear.
+/// Two thirds of it are longer than any pause of a busy machine that a test has to tolerate.
 const LEASE: Duration = Duration::from_millis(2_100);
 
 type Arm = fn(Point<'_>);
 
-/// A pool that takes a server for silent after so long.
+/// A pool with this I/O time-out.
 fn pool(url: &str, io_timeout: Duration) -> Pool {
     Pool::builder()
         .io_timeout(io_timeout)
@@ -33,7 +33,7 @@ fn pool(url: &str, io_timeout: Duration) -> Pool {
         .unwrap()
 }
 
-/// Locks of which the watchdog keeps one each, and a connection past the proxy.
+/// Locks that the watchdog renews, one lease each, and a connection around the proxy.
 struct Bench {
     renewals: Vec<Renewal>,
     conn: Connection,
@@ -47,7 +47,7 @@ fn bench(locks: usize, io_timeout: Duration) -> Bench {
     let proxy = Proxy::in_front_of(&server).unwrap();
     let watchdog = Watchdog::start(&pool(&proxy.url(), io_timeout)).unwrap();
     let mut conn = server.connection().unwrap();
-    // A short time-out may be over before a busy machine answers.
+    // A short time-out may end before a busy machine answers.
     let tries = if io_timeout < 1_000 * MS { 5 } else { 1 };
     let renewals = (0..locks)
         .map(|number| {
@@ -66,7 +66,7 @@ fn bench(locks: usize, io_timeout: Duration) -> Bench {
 }
 
 impl Bench {
-    /// For more than a lease: what is not renewed does not live through it.
+    /// Waits for more than a lease: a lock that is not renewed does not survive it.
     #[track_caller]
     fn assert_all_held_for_a_lease(&mut self) {
         let started = Instant::now();
@@ -86,7 +86,7 @@ impl Bench {
         );
     }
 
-    /// What the server did not have before cannot be held afterwards.
+    /// A lock that was missing on the server before is not reported as held afterwards.
     #[track_caller]
     fn assert_none_believes_too_long(&mut self) {
         for (number, renewal) in self.renewals.iter().enumerate() {
@@ -100,7 +100,7 @@ impl Bench {
     }
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn what_it_survives() {
     let cases: [fn(); 5] = [
@@ -155,7 +155,8 @@ fn a_connection_cut_or_refused_is_a_doubt_and_no_loss() {
     at_once((0..).zip(faults), |(turn, arm)| {
         let mut bench = bench(3, 2_000 * MS);
         let [is_broken, is_seen] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
-        // What comes next, and ends the doubt, waits until it has been seen, or a busy machine would miss it.
+        // Delays the next command, which ends the doubt, until the test has seen it; a busy machine
+        // would miss it.
         let (broken, seen) = (Arc::clone(&is_broken), Arc::clone(&is_seen));
         bench.proxy.at("EVALSHA").run_each_time(move || {
             let go_on = || !broken.load(SeqCst) || seen.load(SeqCst);
@@ -182,7 +183,8 @@ fn a_connection_cut_or_refused_is_a_doubt_and_no_loss() {
     });
 }
 
-/// The server never answers on the connection again, which stays open: a lease shorter than the time-out survives it.
+/// The server never answers on the connection again, but it stays open: a lease shorter than the
+/// time-out survives.
 fn a_connection_that_falls_silent_is_given_up_in_time() {
     let mut bench = bench(2, 10_000 * MS);
     bench.proxy.at("EVALSHA").swallow();
@@ -190,7 +192,7 @@ fn a_connection_that_falls_silent_is_given_up_in_time() {
     bench.assert_all_held_for_a_lease();
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn what_it_does_not_survive() {
     let cases: [fn(); 3] = [
@@ -203,7 +205,7 @@ fn what_it_does_not_survive() {
 
 fn the_refusal_of_one_delays_no_other() {
     let mut bench = bench(2, 2_000 * MS);
-    // From now on the watchdog may not touch the key of one of them.
+    // From now on the watchdog has no access to the key of one of them.
     redis::cmd("ACL")
         .arg(&[
             "SETUSER",
@@ -246,7 +248,7 @@ fn a_server_that_freezes_for_less_than_the_lease_costs_nothing() {
     bench.assert_all_held_for_a_lease();
 }
 
-/// The thread waits for the server all the time: the clock tells the loss without it.
+/// The thread waits for the server all the time: the clock alone reports the loss.
 fn the_end_is_told_in_time_by_a_server_that_stays_frozen() {
     let bench = bench(2, 10_000 * MS);
     let (renewal, quiet) = (&bench.renewals[0], &bench.renewals[1]);
@@ -274,7 +276,7 @@ fn the_end_is_told_in_time_by_a_server_that_stays_frozen() {
     bench.server.thaw().unwrap();
 }
 
-/// An answer that came late is counted from before its question, or the end would be believed in for too long.
+/// A late answer counts from before its question; otherwise the holder would assume a later end.
 fn a_late_answer_makes_the_lease_no_longer() {
     let mut bench = bench(1, 2_000 * MS);
     bench.proxy.at("EVALSHA").delay(450 * MS);
@@ -284,7 +286,7 @@ fn a_late_answer_makes_the_lease_no_longer() {
         let now = bench.renewals[0].remaining();
         mem::replace(&mut before, now) < now
     }));
-    // No renewal gets through any more.
+    // All later renewals fail.
     let nowhere = Proxy::in_front_of(&bench.server).unwrap();
     drop(mem::replace(&mut bench.proxy, nowhere));
     assert!(comes_true(|| {

@@ -1,5 +1,5 @@
-//! The cost of processes, leases and waiters to a server, beside the formulas of docs/servers.md,
-//! whose figures are those of Redis 7.0:
+//! The server's cost of processes, leases and waiting threads, compared with the formulas of
+//! docs/servers.md, whose figures are from Redis 7.0:
 //! `cargo test --release --test watchdog how_far -- --ignored --nocapture`
 #![allow(clippy::print_stderr, reason = "the figures are worth more than a yes")]
 
@@ -17,11 +17,11 @@ use redis::Connection;
 use crate::common::Server;
 
 const PROCESSES: u32 = 200;
-/// Of each process; in every second one without a fencing token.
+/// Per process; every second one has no fencing token.
 const LEASES: u32 = 500;
 const LEASE: Duration = Duration::from_secs(45);
 const THIRD: Duration = Duration::from_secs(15);
-/// Of what is tracked, two fifths.
+/// Two fifths of the tracked keys.
 const TABLE: u32 = 60_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -70,7 +70,7 @@ impl Drop for Process {
     }
 }
 
-/// Holds its leases; once it is told to, it also waits for the first lock of the next process.
+/// Holds its leases; on command it also waits for the first lock of the next process.
 #[test]
 #[ignore = "the other processes of the test beside it"]
 fn holds_until_it_is_killed() {
@@ -92,7 +92,7 @@ fn holds_until_it_is_killed() {
     panic!("killed before: {never:?}");
 }
 
-/// Figures that the server gives of itself.
+/// The server's own figures.
 #[derive(Clone, Copy)]
 struct Load {
     at: Instant,
@@ -100,7 +100,8 @@ struct Load {
     tracked: f64,
     scripts: f64,
     pings: f64,
-    /// Attempts of waiters: one reads the lock once and its end once, a renewal reads the lock twice.
+    /// Attempts of waiting threads: each reads the lock and its expiry once; a renewal reads the
+    /// lock twice.
     attempts: f64,
     cpu: f64,
     of_clients: f64,
@@ -132,13 +133,13 @@ impl Load {
         }
     }
 
-    /// The growth of a figure in a second, between this load and a later one.
+    /// The growth per second of a figure, between this load and a later one.
     fn growth(&self, now: &Self, figure: fn(&Self) -> f64) -> f64 {
         (figure(now) - figure(self)) / now.at.duration_since(self.at).as_secs_f64()
     }
 }
 
-/// The processes, and figures beside their formulas.
+/// The processes, and the comparison with the formulas.
 struct Run {
     conn: Connection,
     processes: Vec<Process>,
@@ -146,7 +147,7 @@ struct Run {
 }
 
 impl Run {
-    /// Prints both, and remembers a figure that is off by more than a tenth.
+    /// Prints both, and records a figure that differs by more than a tenth.
     fn row(&mut self, what: &str, measured: f64, formula: f64) {
         eprintln!("{what:<44} {measured:>9.0} {formula:>9.0}");
         if (measured - formula).abs() > formula / 10.0 {
@@ -155,7 +156,7 @@ impl Run {
         }
     }
 
-    /// Lets every second process take its leases.
+    /// Makes every second process acquire its leases.
     fn take(&mut self, server: &Server, first: u32, (keys, bytes): (f64, f64)) {
         let before = Load::now(&mut self.conn);
         let numbers = (first..PROCESSES).step_by(2);
@@ -165,7 +166,7 @@ impl Run {
         for process in &mut started {
             process.hear("holding");
         }
-        // The watchdog looks at each lease after 20 ms.
+        // The watchdog reads each lease after 20 ms.
         thread::sleep(Duration::from_secs(1));
         let now = Load::now(&mut self.conn);
         let processes = f64::from(PROCESSES / 2);
@@ -193,7 +194,7 @@ impl Run {
     }
 
     fn renew(&mut self) {
-        // From then on each lease is renewed with the others of its process.
+        // From now on each lease is renewed together with the others of its process.
         thread::sleep(THIRD);
         let (before, now) = self.for_a_third();
         let renewals = f64::from(PROCESSES * LEASES) / THIRD.as_secs_f64();
@@ -202,7 +203,7 @@ impl Run {
             before.growth(&now, |load| load.scripts),
             renewals,
         );
-        // A little less than two: each heartbeat begins a second after the end of the last.
+        // A little less than two: each heartbeat starts a second after the previous one has ended.
         self.row(
             "PINGs a second",
             before.growth(&now, |load| load.pings),
@@ -237,7 +238,7 @@ impl Run {
         );
     }
 
-    /// The server drops keys that it tracks, and tells of each as of a change.
+    /// The server drops tracked keys, and reports each as changed.
     fn track_fewer(&mut self) {
         let mut limit = redis::cmd("CONFIG");
         limit.arg("SET").arg("tracking-table-max-keys").arg(TABLE);

@@ -1,4 +1,4 @@
-//! The watchdog on a real server, undisturbed: it keeps, it tells, it stops.
+//! The watchdog on a healthy server: it renews, notifies and stops.
 
 use std::{
     sync::mpsc,
@@ -40,7 +40,7 @@ fn bench() -> Bench {
     }
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn how_long_a_lock_is_kept() {
     let cases: [fn(); 4] = [
@@ -55,7 +55,7 @@ fn how_long_a_lock_is_kept() {
 fn a_lock_outlives_its_lease_until_it_is_stopped() {
     let mut bench = bench();
     let lease = 1_800 * MS;
-    // Nobody else gets a connection of the pool all the time: the watchdog does not need one.
+    // The pool's only connection stays in use: the watchdog does not need it.
     let mut pooled = bench.pool.get().unwrap();
     let token = acquire_lock_with_timeout(&mut pooled, "a", MS, lease)
         .unwrap()
@@ -135,7 +135,7 @@ fn a_renewal_never_shortens() {
     assert!(bench.conn.pttl::<_, i64>("lock:a").unwrap() > 50_000);
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn how_a_loss_is_told() {
     let cases: [fn(); 3] = [
@@ -277,7 +277,7 @@ fn a_known_end_saves_the_first_round_trip() {
         renewal.is_held() && traffic.commands.is_empty(),
         "{traffic:?}"
     );
-    // It is renewed all the same before its end.
+    // It is renewed before its end nevertheless.
     assert!(comes_true(|| before.elapsed() > lease));
     assert!(renewal.is_held() && bench.conn.exists::<_, bool>("lock:a").unwrap());
 }

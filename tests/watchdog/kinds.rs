@@ -1,4 +1,4 @@
-//! One watchdog keeps locks of every kind, each until it is taken away.
+//! One watchdog renews locks of every kind, each until it is deleted.
 
 use std::{
     thread,
@@ -16,7 +16,7 @@ use redis::{Commands, Connection};
 const LEASE: Duration = Duration::from_millis(1_800);
 const NAMES: [&str; 6] = ["simple", "mutex", "reentrant", "read", "write", "semaphore"];
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn each_kind() {
     let cases: [fn(); 3] = [
@@ -90,7 +90,7 @@ fn take_all(conn: &mut Connection, token: &Token, owner: &Owner) -> Token {
 }
 
 const WITH_COMPANION: [&str; 3] = ["mutex", "reentrant", "write"];
-/// Two thirds of it are longer than any pause of a busy machine that a test has to bear.
+/// Two thirds of it are longer than any pause of a busy machine that a test has to tolerate.
 const LONGER: Duration = Duration::from_secs(2);
 
 fn keep_those_with_a_companion(server: &Server, watchdog: &Watchdog) -> [Renewal; 3] {
@@ -106,7 +106,8 @@ fn keep_those_with_a_companion(server: &Server, watchdog: &Watchdog) -> [Renewal
     .map(Result::unwrap)
 }
 
-/// The lock is still ours: no loss until the lease ends by our clock, and none at all if it is mended before.
+/// The lock is still ours: no loss before the lease ends on our clock, and none at all if the
+/// companion is repaired before.
 fn a_companion_of_another_type_refuses_renewals_and_is_no_loss() {
     let (server, mut conn) = start();
     let watchdog = Watchdog::start(&Pool::connect(&server.url()).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! The watchdog on real servers: what it keeps, what it tells, what it survives.
+//! The watchdog on real servers: renewals, notifications, and faults.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

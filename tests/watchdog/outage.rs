@@ -1,4 +1,4 @@
-//! The watchdog and a server that is gone, for a while or for good.
+//! The watchdog and a server that is down, temporarily or permanently.
 
 use std::{
     thread,
@@ -15,7 +15,7 @@ use redis::Commands;
 
 const LEASE: Duration = Duration::from_secs(3);
 
-/// A pool that takes a server for silent after so long.
+/// A pool with this I/O time-out.
 fn pool(url: &str, io_timeout: Duration) -> Pool {
     Pool::builder()
         .io_timeout(io_timeout)
@@ -24,7 +24,7 @@ fn pool(url: &str, io_timeout: Duration) -> Pool {
         .unwrap()
 }
 
-/// Each waits for most of its time: all at the same time.
+/// Runs concurrently: each mostly waits.
 #[test]
 fn a_server_that_is_gone() {
     let cases: [fn(); 4] = [
@@ -41,7 +41,7 @@ fn a_restarted_server_that_has_kept_the_locks_costs_nothing() {
     let mut server = Server::start_with(&saving).unwrap();
     let watchdog = Watchdog::start(&pool(&server.url(), 1_000 * MS)).unwrap();
     let mut conn = server.connection().unwrap();
-    // So different that the first batch after the kill carries only one of them.
+    // So far apart that the first batch after the kill contains only one of them.
     let renewals = [("a", 0), ("b", 300)].map(|(name, later)| {
         thread::sleep(later * MS);
         let lease = LEASE + later * MS * 5;
@@ -76,7 +76,7 @@ fn a_restarted_server_that_has_lost_the_lock_tells_the_loss() {
 
 fn what_cannot_be_asked_is_not_kept() {
     let mut server = Server::start().unwrap();
-    // Silence ends with the time-outs; a server that answers gets all the time that it needs.
+    // A silent server fails at the time-outs; a server that answers gets all the time it needs.
     let [short, long] = [250 * MS, PATIENCE]
         .map(|io_timeout| Watchdog::start(&pool(&server.url(), io_timeout)).unwrap());
     let mut conn = server.connection().unwrap();
@@ -107,7 +107,8 @@ fn what_cannot_be_asked_is_not_kept() {
     }
 }
 
-/// A renewal that waits for a new connection is not on its way, and is never sent once it has been stopped.
+/// A renewal that waits for a new connection is not in flight, and is not sent after it was
+/// stopped.
 fn a_stop_while_connecting_neither_waits_nor_is_overtaken() {
     let server = Server::start().unwrap();
     let watchdog = Watchdog::start(&pool(&server.url(), 2_000 * MS)).unwrap();
@@ -121,12 +122,12 @@ fn a_stop_while_connecting_neither_waits_nor_is_overtaken() {
         .arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"])
         .exec(&mut conn)
         .unwrap();
-    // A renewal would make it longer.
+    // A renewal would lengthen it.
     let () = conn.pexpire("lock:stopped", 2_900).unwrap();
     let end = Instant::now() + 2_900 * MS;
     server.freeze().unwrap();
     assert!(comes_true(|| other.state() == RenewalState::Unknown));
-    // By now it connects, which the frozen server neither accepts nor refuses.
+    // By now it is connecting, which the frozen server neither accepts nor refuses.
     thread::sleep(100 * MS);
     let asked = Instant::now();
     assert_eq!(stopped.stop(), RenewalState::Unknown);

@@ -1,4 +1,4 @@
-//! Many locks, one thread: how often it goes to the server.
+//! Many locks on one thread: the number of its round trips.
 
 use std::{
     thread,
@@ -9,10 +9,10 @@ use crate::common::{Proxy, Server};
 use leasehold::{Keep, Pool, Renewal, RenewalState, Token, Watchdog, recipes::Hold};
 
 const LEASE: Duration = Duration::from_millis(3_600);
-/// What ten thousand renewals have to fit into.
+/// The time for ten thousand renewals.
 const THIRD: Duration = Duration::from_millis(1_200);
 
-/// Locks that are held for a minute, and kept from different moments on.
+/// Locks held for a minute, whose renewal starts at different times.
 fn keep_all(server: &Server, watchdog: &Watchdog, locks: u32, within: Duration) -> Vec<Renewal> {
     let mut take = redis::pipe();
     let mut holds = Vec::new();
@@ -46,7 +46,7 @@ fn ten_thousand_locks_share_a_hundred_round_trips_a_third() {
     assert_round_trips_a_third(10_000, 100);
 }
 
-/// Kept a few milliseconds apart: each alone would be due alone.
+/// Renewals start a few milliseconds apart, so each would be due separately.
 /// `cargo test --release --test watchdog two_hundred -- --ignored`
 #[test]
 #[ignore = "four seconds, and the schedule's tests show the same: cargo test --test watchdog scale -- --ignored"]
@@ -59,14 +59,14 @@ fn assert_round_trips_a_third(locks: u32, most: usize) {
     let proxy = Proxy::in_front_of(&server).unwrap();
     let watchdog = Watchdog::start(&Pool::connect(&proxy.url()).unwrap()).unwrap();
     let renewals = keep_all(&server, &watchdog, locks, THIRD / 2);
-    // Connecting is done with the first of them.
+    // The first one includes the connect.
     thread::sleep(THIRD);
     let (took, traffic) = proxy.traffic_of(|| {
         let started = Instant::now();
         thread::sleep((THIRD * 2).saturating_sub(Duration::from_millis(250)));
         started.elapsed()
     });
-    // Two, unless the machine overslept.
+    // Two, unless the machine was late.
     let thirds = usize::try_from(took.as_millis().div_ceil(THIRD.as_millis())).unwrap();
     let (round_trips, renewed) = (traffic.round_trips, traffic.commands.len());
     assert!(round_trips <= thirds * most, "{round_trips} in {took:?}");

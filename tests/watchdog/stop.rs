@@ -1,4 +1,5 @@
-//! No renewal after a stop has returned: raced many times, and checked in what the server says it executed.
+//! No renewal after a stop has returned: many races, checked against the commands that the server
+//! executed.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -12,7 +13,7 @@ use leasehold::{Keep, Pool, RenewalState, Token, Watchdog, recipes::Hold};
 
 const THREADS: usize = 16;
 const BATCHES: usize = 10;
-/// A third of it, the period of the renewals, is a millisecond.
+/// A third of it, the interval of renewals, is a millisecond.
 const LEASE: Duration = Duration::from_millis(3);
 
 #[test]
@@ -28,8 +29,8 @@ fn no_renewal_comes_after_a_stop_in_a_million() {
     }
 }
 
-/// Each lock is stopped at about the moment at which its first renewal is due. When that is, as seen from a thread on this
-/// machine at this time, is learned from batch to batch.
+/// Stops each lock at about the time of its first renewal. That time, as a thread on this machine
+/// sees it, is learned from batch to batch.
 fn race(locks: usize) {
     let server = Server::start().unwrap();
     let watchdog = Watchdog::start(&Pool::connect(&server.url()).unwrap()).unwrap();
@@ -68,9 +69,10 @@ fn stop_all(server: &Server, watchdog: &Watchdog, holds: &[(usize, Hold)], about
     });
 }
 
-/// `Unknown`: the machine has overslept the answer to a renewal, which the server may execute whenever it gets to it.
+/// `Unknown`: the machine was too slow to read the answer to a renewal, which the server may
+/// execute at any time.
 fn stop_after(pause: Duration, watchdog: &Watchdog, hold: &Hold) -> RenewalState {
-    // The locks are held for a minute, so that no pause of the machine ends one.
+    // The locks are held for a minute, so no pause of the machine ends one.
     let keep = Keep::lease(LEASE).held_until(Instant::now() + Duration::from_secs(30));
     let renewal = watchdog.keep_with(hold, keep).unwrap();
     thread::sleep(pause);
@@ -93,7 +95,7 @@ fn held(server: &Server, locks: usize) -> Vec<(usize, Hold)> {
     holds
 }
 
-/// What the server has executed, as it says it.
+/// The commands that the server executed, from `MONITOR`.
 struct History {
     lines: BufReader<TcpStream>,
     stopped: Vec<bool>,
@@ -122,7 +124,7 @@ impl History {
         line
     }
 
-    /// Up to now. Answers how many locks were renewed for the first time.
+    /// Reads up to now. Returns the number of locks renewed for the first time.
     fn read(&mut self, server: &Server) -> usize {
         let mut conn = server.connection().unwrap();
         redis::cmd("ECHO").arg("over").exec(&mut conn).unwrap();
@@ -144,7 +146,8 @@ impl History {
         }
     }
 
-    /// Many had their answers, and of the stops many came before the first renewal and many after it.
+    /// Many renewals had their answers; many stops came before the first renewal, and many after
+    /// it.
     fn assert_a_race(&self) {
         let count = |which: &[bool]| which.iter().filter(|is| **is).count();
         let (locks, stopped) = (self.stopped.len(), count(&self.stopped));

@@ -85,8 +85,7 @@ fn a_look_without_an_answer_is_asked_again() {
     }
 }
 
-/// A new master may have missed the last renewal, be it the holder's own, longer one, or the
-/// watchdog's.
+/// A new master may have missed the last renewal, the holder's own (longer) one or the watchdog's.
 #[test]
 fn after_a_failover_each_is_renewed_for_no_less_than_what_is_left() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
@@ -123,7 +122,7 @@ fn after_a_failover_each_is_renewed_for_no_less_than_what_is_left() {
     assert_eq!(schedule.due_at(), Some(start + MS * 1_100));
 }
 
-/// The previous master may have answered the question that was on its way.
+/// The previous master may have answered the question that was in flight.
 #[test]
 fn a_failover_during_a_renewal_has_it_renewed_once_more_and_whoever_has_it_next_takes_that_over() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());

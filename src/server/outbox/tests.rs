@@ -41,7 +41,7 @@ impl Outbox {
         self.letters.lock().lanes_in_use = self.lanes;
     }
 
-    /// Ends an exchange that had all lanes.
+    /// Ends an exchange that occupied all lanes.
     fn set_free(&self, failure: Option<Error>) {
         let own = Letter {
             packed: Vec::new(),
@@ -185,7 +185,7 @@ fn a_call_that_is_woken_and_may_not_lead_wakes_the_next() {
     assert!(is_idle(&outbox));
 }
 
-/// Otherwise each of them would wait for a connection for the full time-out, one after the other.
+/// Otherwise each would wait for a connection for the full time-out, one after the other.
 #[test]
 fn heads_behind_one_that_found_no_connection_are_told_so_at_once() {
     let outbox = Outbox::new(1, true);
@@ -235,7 +235,7 @@ fn a_call_that_was_sent_is_unknown_at_its_own_time_and_a_late_answer_is_nobody_e
             })
         });
         until_waiting(outbox, 2);
-        // The thread that leads is woken, and sends the other letter too.
+        // The leading thread is woken, and sends the other letter too.
         outbox.letters.lock().waiting.rotate_left(1);
         outbox.set_free(None);
         // The first call is over, and the next one of its thread is in the outbox.
@@ -265,7 +265,7 @@ fn what_one_leader_could_not_send_the_next_sends() {
         until_waiting(&outbox, 1);
         let waits = scope.spawn(|| outbox.post(b"waits", terms(LONG), echo));
         until_waiting(&outbox, 2);
-        // By then the thread has found the lane in use.
+        // By then the thread has found the lane occupied.
         thread::sleep(SHORT);
         outbox.set_free(None);
         assert!(matches!(fails.join().unwrap(), Err(Error::Pool { .. })));
@@ -422,7 +422,7 @@ fn a_server_that_falls_silent_between_two_answers_is_waited_for_once() {
     });
 }
 
-/// The others go together, before it or after it.
+/// The others share a write, before it or after it.
 #[test]
 fn a_call_that_goes_alone_is_in_nobody_elses_write() {
     let outbox = Outbox::new(1, false);

@@ -105,7 +105,7 @@ proptest! {
     }
 }
 
-/// The hold of a waiter that stood in the queue, and asked after every refusal.
+/// The hold of a waiter that stood in the queue and asked after every refusal.
 fn here() -> PastHold {
     PastHold {
         since: moment(1_000_000_000),
@@ -140,7 +140,7 @@ impl Busy {
         }
     }
 
-    /// Another process had the lock when the head asked.
+    /// Another process held the lock when the head asked.
     fn refused_at(now: u64) -> Self {
         let mut busy = Self {
             now,
@@ -160,7 +160,7 @@ impl Busy {
         self.queue.refused(self.head, moment(self.now), None);
     }
 
-    /// The head is granted the lock, and another thread is the head.
+    /// The head is granted the lock, and another thread becomes the head.
     fn takes_the_lock(&mut self) {
         self.queue.join(self.head + 1, (), moment(self.now));
         (self.queue).leave(self.head, Leaving::Exclusive, moment(self.now), None);
@@ -242,13 +242,13 @@ fn a_turn_of_others_starts_the_count_again() {
 
 #[test]
 fn a_refusal_while_a_thread_of_ours_had_the_lock_is_no_sign_of_others() {
-    // One that stood in the queue.
+    // A waiter that stood in the queue.
     let mut busy = Busy::alone();
     busy.takes_the_lock();
     busy.is_refused();
     busy.queue.released(moment(1), &here());
     assert!(busy.turns_until_away() > IN_A_ROW);
-    // One that did not, or of which the queue has been forgotten.
+    // A waiter that did not, or whose queue was forgotten.
     let forgotten = PastHold {
         stood_in_queue: true,
         ..outside(moment(0))

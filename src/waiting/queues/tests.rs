@@ -25,7 +25,7 @@ fn after(time: Duration) -> Instant {
     time::now() + time
 }
 
-/// It is to ask the server within a few seconds.
+/// True if it has to ask the server within a few seconds.
 fn asks(place: &Place<'_, (), Lease>) -> bool {
     place.wait(None, Deadline::after(Duration::from_secs(5)))
 }

@@ -1,4 +1,4 @@
-//! A user who may do no more than the functions need, and users who lack one of the commands.
+//! A user with exactly the commands that the functions need, and users who lack one.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::common::{
     world::{self, Function, Kind, LEASE, PASSWORD, WAIT},
 };
 
-/// All that the book's lock needs.
+/// The commands of the book's lock.
 const LOCK_COMMANDS: [&str; 11] = [
     "set", "get", "watch", "unwatch", "multi", "del", "exec", "evalsha", "eval", "pexpire", "pttl",
 ];
-/// What the market needs beside it. Plus, here, what `commit_while_held` is given to do.
+/// The market's additional commands, and those that this test passes to `commit_while_held`.
 const MARKET_COMMANDS: [&str; 9] = [
     "sismember",
     "zscore",
@@ -49,7 +49,7 @@ impl Bench {
             .unwrap();
     }
 
-    /// Everything but this.
+    /// Allows everything except this command.
     fn allow_all_without(&mut self, missing: &str) {
         let commands: Vec<String> = LOCK_COMMANDS
             .iter()
@@ -60,7 +60,7 @@ impl Bench {
         self.allow(&format!("{KEYS} -@all {}", commands.join(" ")));
     }
 
-    /// A connection of the user's, in the world as it was at first.
+    /// A connection of the user, with the world restored.
     fn anew(&mut self) -> Connection {
         redis::cmd("FLUSHALL").exec(&mut self.operator).unwrap();
         redis::cmd("SCRIPT")
@@ -74,14 +74,14 @@ impl Bench {
         redis::Client::open(url).unwrap().get_connection().unwrap()
     }
 
-    /// With all rights, the connection shows what was left open on it.
+    /// Restores all rights, and asserts that nothing was left open on the connection.
     fn assert_clean(&mut self, conn: &mut Connection, what: &str) {
         self.allow("~* +@all");
         world::assert_nothing_is_watched(conn, &mut self.operator, what);
     }
 }
 
-/// A wait in vain for a lock that has no end yet, and a release of a lock that is not ours.
+/// A failed wait for a lock that has no end yet, and a release of another holder's lock.
 fn contended() -> [Function; 2] {
     let acquire = Function {
         name: "acquire_lock_with_timeout",
@@ -129,7 +129,7 @@ fn each_of_them_is_needed_and_missed_by_name() {
             }
             bench.assert_clean(&mut conn, &what);
         }
-        // Whatever UNWATCH does, an empty transaction does as well.
+        // An empty transaction has the effect of UNWATCH.
         assert!(
             missed > 0 || missing == "unwatch",
             "{missing} is not needed"
@@ -145,7 +145,7 @@ fn judge(bench: &mut Bench, function: &Function, missing: &str, error: &anyhow::
     world::assert_locks_end(&mut bench.operator, &what);
     let text = format!("{error:#}");
     match error.downcast_ref() {
-        // Without its MULTI, what follows is executed all the same.
+        // Without its MULTI, the rest is executed nevertheless.
         Some(Error::Partial { .. }) => assert_eq!(missing, "multi", "{text}"),
         Some(Error::Redis { .. }) => {
             let done = (function.is_done)(&mut bench.operator).unwrap();

@@ -1,4 +1,4 @@
-//! Servers that do not answer: killed, or frozen.
+//! Servers that do not answer because they are killed or frozen.
 
 use std::{
     thread::{self, ScopedJoinHandle},
@@ -15,7 +15,7 @@ use crate::common::{
 
 const TIME_OUT: Duration = Duration::from_millis(200);
 
-/// An error that leaves open whether it happened, unless nothing had been sent that could.
+/// The error leaves the outcome open, unless no command was sent that could change anything.
 fn judge(function: &Function, result: anyhow::Result<bool>) -> Error {
     let error = result.unwrap_err();
     world::assert_names(&error, function);
@@ -37,7 +37,7 @@ fn killed_and_started_again() {
     server.kill().unwrap();
     for (function, conn) in world::functions().iter().zip(&mut conns) {
         judge(function, (function.call)(conn));
-        // Once more, on the connection that is known to be broken.
+        // Again, on the broken connection.
         judge(function, (function.call)(conn));
         assert!(!conn.is_open(), "{}", function.name);
     }
@@ -57,7 +57,7 @@ fn frozen_and_thawed() {
     world::seed(&mut operator);
     let functions: Vec<Function> = world::functions()
         .into_iter()
-        // These would go on asking for ten seconds.
+        // These would retry for ten seconds.
         .filter(|function| function.kind != Kind::UnderLock)
         .collect();
     let mut conns: Vec<Connection> = functions
@@ -84,7 +84,8 @@ fn frozen_and_thawed() {
     }
 }
 
-/// Calls all at once on a frozen server, and thaws it when they have given up. Returns the tokens that may hold a lock.
+/// Calls all functions at once on a frozen server, and thaws it when they have given up. Returns
+/// the tokens that may hold a lock.
 fn call_until_thawed(
     server: &Server,
     functions: &[Function],
@@ -102,7 +103,7 @@ fn call_until_thawed(
             })
             .collect();
         let all_gave_up = wait::comes_true(|| calls.iter().all(ScopedJoinHandle::is_finished));
-        // Whoever does not give up is answered now, so that the test ends.
+        // Calls that have not given up get their answers now, so the test ends.
         server.thaw().unwrap();
         assert!(all_gave_up);
         calls
@@ -112,7 +113,7 @@ fn call_until_thawed(
     })
 }
 
-/// Whatever is still owed on it comes now, and is not the answer to this.
+/// The outstanding replies arrive now, and are not taken for this command's.
 fn assert_answers_what_it_is_asked(conn: &mut Connection) {
     conn.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let mine: String = conn.get("mine").unwrap();

@@ -1,5 +1,5 @@
-//! Servers that are down, silent, read-only, full, busy, or do not let us: each says so in an error that names the function
-//! and the lock, nothing of the caller's is lost, and afterwards the next call works.
+//! Servers that are down, silent, read-only, full, busy, or refuse the user: the error names the
+//! function and the lock, no data of the caller is lost, and afterwards the next call works.
 
 mod acl;
 mod down;

@@ -15,7 +15,8 @@ use crate::common::{
     world::{self, Function, Kind, LEASE, PASSWORD},
 };
 
-/// Calls every function in a server's bad state, in which it is refused with some of these words, and in its good one.
+/// Calls every function in a bad state of the server, in which the error has one of these words,
+/// and in its good state.
 fn every_function(
     server: &Server,
     spoil: fn(&mut Connection),
@@ -44,12 +45,12 @@ fn every_function(
     }
 }
 
-/// Valkey after 8 refuses no transaction that only deletes when its memory is full.
+/// Valkey after 8 accepts a transaction that only deletes even if its memory is full.
 fn is_let_through(function: &Function, called: &anyhow::Result<bool>) -> bool {
     function.name == "release_lock" && matches!(called, Ok(true))
 }
 
-/// It did not happen, for a reason that the server has given.
+/// The call did not happen, for a reason that the server gave.
 fn assert_refused(error: &anyhow::Error, function: &Function, words: &[&str]) {
     let text = format!("{error:#}");
     assert!(
@@ -100,7 +101,8 @@ fn a_master_without_replicas_refuses_writes() {
     );
 }
 
-/// Not even a DEL is taken into a transaction then: a lock stays until its end, or until there is room again.
+/// The server then refuses even a DEL in a transaction: a lock stays until it expires, or until
+/// memory is free again.
 #[test]
 fn a_server_without_memory_says_so() {
     every_function(
@@ -184,7 +186,7 @@ fn a_cluster_without_slots_is_down() {
     let mut conn = server.connection().unwrap();
     for function in world::functions() {
         let error = (function.call)(&mut conn).unwrap_err();
-        // Several keys are refused before it is looked where they are.
+        // The server refuses several keys before it looks up their slots.
         assert_refused(&error, &function, &["not served", "same slot"]);
     }
 }
@@ -248,7 +250,7 @@ fn scripts_that_are_flushed_all_the_time_are_sent_again() {
     assert_eq!(turns, HOLDERS * TURNS, "two held the lock at once");
 }
 
-/// Counts without INCR, which only a lock makes safe.
+/// Increments without INCR, which only a lock makes safe.
 fn take_turns(server: &Server, turns: usize) {
     let mut conn = server.connection().unwrap();
     for _ in 0..turns {

@@ -1,4 +1,4 @@
-//! No token and no password in anything that may be logged.
+//! No token and no password in any text that may be logged.
 
 use std::fmt::Debug;
 

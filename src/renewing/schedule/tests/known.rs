@@ -1,4 +1,4 @@
-//! A lease as the tests expect it, and the questions that are allowed about it.
+//! A lease as the tests expect it, and the questions allowed about it.
 
 use super::{super::*, world::MS};
 

@@ -1,4 +1,4 @@
-//! The holds that a world has to give back.
+//! The holds that a world has to release.
 
 use super::{
     super::{BATCH, LAST_DELIVERY, Orphan, Schedule},

@@ -261,7 +261,7 @@ impl World {
                 .chain(known.rests_until)
                 .max(),
             renew,
-            // The pause after a refusal goes on with the renewal that was refused.
+            // The pause after a refusal continues with the refused renewal.
             failed,
             is_inherited: true,
             server_end,

@@ -2,13 +2,13 @@
 //! machine, of which stateright explores every order of events. The queues are the production code;
 //! the connections and the server follow the rules of `server/` and of Redis' tracking.
 //!
-//! The promise is that nobody sleeps beside a free lock: when nothing more happens by itself (no
+//! The promise: no thread sleeps while its lock is free. When nothing more happens by itself (no
 //! command, reply, notification or near moment), a lock with a waiter is held. A release, a waiter
 //! that gives up, the end of a lease and a new waiter do not happen by themselves: none of them has
 //! to.
 //!
-//! [`Rules`] has the rules as they are, and variants that were once in force or might have been.
-//! For each variant a test shows that the exploration finds the sleeping waiter. Otherwise the
+//! [`Rules`] has the current rules, and variants that were once in force or might have been. For
+//! each variant a test shows that the exploration finds the sleeping waiter. Otherwise the
 //! exploration would prove nothing.
 
 use stateright::{Checker, Model};
@@ -21,7 +21,7 @@ mod steps;
 
 const NOBODY_SLEEPS: &str = "nobody sleeps beside a free lock";
 
-/// A rule: a head that is granted the lock passes its wake-up on, or not.
+/// A rule: a head that is granted the lock passes its wake-up on, or does not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PassesOn {
     Yes,
@@ -29,8 +29,7 @@ enum PassesOn {
     No,
 }
 
-/// A rule: the party that informs the heads that the waiters' connection, with its notifications,
-/// is lost.
+/// A rule: who informs the heads that the waiters' connection, with its notifications, is lost.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LossIsTold {
     /// The thread or the heartbeat that notices it.
@@ -39,7 +38,7 @@ enum LossIsTold {
     ByWhoeverOpensTheNext,
 }
 
-/// A rule: the head is chosen and woken in one step, or not.
+/// A rule: the head is chosen and woken in one step, or in two.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wakes {
     InOneStep,
@@ -65,7 +64,7 @@ struct World {
     rules: Rules,
     /// The lock that each thread wants.
     wants: &'static [Lock],
-    /// This many threads, the first ones, may give up.
+    /// The first threads, this many, may give up.
     givers_up: usize,
     /// The number of times that each event may happen.
     deletions: u8,

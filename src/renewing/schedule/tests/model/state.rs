@@ -1,5 +1,5 @@
-//! One state of the model: the schedule, the holders, the server, and the commands and messages on
-//! their way.
+//! One state of the model: the schedule, the holders, the server, and the commands and messages in
+//! flight.
 
 use std::sync::LazyLock;
 
@@ -8,8 +8,7 @@ use super::*;
 /// Ten milliseconds: the length of the rest between two looks, and of the pauses after a refusal
 /// and after a broken connection.
 pub(super) type Tick = u8;
-/// Locks and holders are numbers. A lock that is handed over has another holder with the same
-/// token.
+/// Locks and holders are numbers. A hand-over gives a lock to another holder with the same token.
 pub(super) type Lock = usize;
 pub(super) type Holder = usize;
 pub(super) type Token = usize;
@@ -78,7 +77,7 @@ pub(super) enum Command {
     Release(Token),
 }
 
-/// A batch on its way.
+/// A batch in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Flight {
     pub(super) sent: Tick,

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, mem, sync::LazyLock};
 use super::*;
 
 pub(super) static START: LazyLock<Instant> = LazyLock::new(crate::time::now);
-/// The end of a lease, sooner than a head asks by itself. Nobody may have to wait for either.
+/// A lease ends sooner than a head asks on its own. No thread may have to wait for either.
 pub(super) const LEASE: Duration = Duration::from_millis(900);
 /// The delay before an attempt that was untracked or got no reply is repeated.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
@@ -59,14 +59,14 @@ pub(super) struct Shared {
     /// Lost, but not noticed yet.
     pub(super) is_broken: bool,
     pub(super) used_by: Option<Thread>,
-    /// The listener that is notified.
+    /// The notified listener.
     pub(super) told: Option<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct State {
     pub(super) queues: [Queue<Thread, Token>; 2],
-    /// A head that was chosen and is yet to be woken.
+    /// A head that was chosen but not woken yet.
     pub(super) chosen: Option<(Lock, Thread)>,
     pub(super) threads: Vec<Phase>,
     pub(super) shared: Shared,
@@ -85,7 +85,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// The server deletes the lock, and notifies of it if it was asked to.
+    /// The server deletes the lock, and notifies if requested.
     pub(super) fn free(&mut self, lock: Lock) {
         self.held_by[lock] = None;
         let is_told = mem::take(&mut self.tracked[lock]);
@@ -100,7 +100,7 @@ impl State {
         }
     }
 
-    /// We have noticed that the connection is lost.
+    /// The loss of the connection was noticed.
     pub(super) fn shared_is_lost(&mut self, rules: Rules, found_by_heartbeat: bool) {
         self.shared = Shared::default();
         if found_by_heartbeat || rules.loss_is_told == LossIsTold::ByWhoeverFindsOut {

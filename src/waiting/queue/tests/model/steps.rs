@@ -106,7 +106,7 @@ impl World {
         state.threads[thread] = Phase::InQueue;
     }
 
-    /// A thread that waited for a reply on the connection has found it lost.
+    /// A thread that waited for a reply on the connection notices that it is lost.
     fn fail(&self, state: &mut State, thread: Thread) {
         state.shared_is_lost(self.rules, false);
         state.queues[self.wants[thread]].unanswered(ticket(thread), *START + PAUSE, None);
