@@ -117,7 +117,7 @@ fn the_child_of_a_fork_is_another_owner() {
         });
         assert_eq!(said.as_deref(), Some("Ok(None)"));
         let count = enter(&mut conn).unwrap().map(|grant| grant.count());
-        assert_eq!(count, Some(2), "the parent is the owner still");
+        assert_eq!(count, Some(2), "the parent is still the owner");
     });
 }
 

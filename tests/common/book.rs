@@ -178,7 +178,7 @@ impl BookClient for Book {
             let before: Option<i64> = self.ask(&["GET", number])?;
             let after = before.unwrap_or(0) + 1;
             let () = self.ask(&["SET", number, &after.to_string()])?;
-            let identifier = identifier.context("the lock was not to be had")?;
+            let identifier = identifier.context("the lock was not acquired")?;
             ensure!(self.release_lock(name, &identifier)?, "the lock was lost");
         }
         Ok(())
@@ -196,7 +196,7 @@ impl BookClient for Book {
     }
 
     fn decide_on(&mut self, sale: &Sale) -> anyhow::Result<()> {
-        let (identifier, price) = self.looked.take().context("nobody has looked")?;
+        let (identifier, price) = self.looked.take().context("`look_at` was not called")?;
         if let Some(price) = price {
             let mut writes = redis::pipe();
             if self.edition == Edition::Python {
@@ -243,10 +243,7 @@ impl Program {
         writeln!(self.requests, "{request}")?;
         let mut answer = String::new();
         self.answers.read_line(&mut answer)?;
-        ensure!(
-            answer.ends_with('\n'),
-            "the program has ended at: {request}"
-        );
+        ensure!(answer.ends_with('\n'), "the program exited at: {request}");
         Ok(answer.trim_end().to_owned())
     }
 }

@@ -167,7 +167,7 @@ impl Cluster {
         }
         (0..votes.len())
             .find(|at| votes[*at] * 2 > asked)
-            .context("the nodes do not agree whose slot it is")
+            .context("the nodes do not agree on the slot's owner")
     }
 
     /// Performs a planned failover to this master's replica and returns the new master.
@@ -184,7 +184,7 @@ impl Cluster {
                 return Ok(replica);
             }
         }
-        bail!("node {replica} has not become a master within {FAILOVER_LIMIT:?}")
+        bail!("node {replica} did not become a master within {FAILOVER_LIMIT:?}")
     }
 
     /// Waits until this node is a master.
@@ -192,7 +192,7 @@ impl Cluster {
         if self.becomes_master(node, FAILOVER_LIMIT) {
             return Ok(());
         }
-        bail!("node {node} has not become a master within {FAILOVER_LIMIT:?}")
+        bail!("node {node} did not become a master within {FAILOVER_LIMIT:?}")
     }
 
     fn becomes_master(&self, node: usize, limit: Duration) -> bool {
@@ -248,7 +248,7 @@ impl Cluster {
                 return Ok(tag);
             }
         }
-        bail!("no tag is of shard {master}")
+        bail!("no tag is on shard {master}")
     }
 
     fn introduce(&self) -> anyhow::Result<()> {

@@ -101,7 +101,7 @@ fn break_there<T: fmt::Debug>(
 /// The lock's remaining time if it exists. Asserts that it expires within `at_most`.
 pub fn left(conn: &mut Connection, at_most: Duration) -> Option<Duration> {
     let left: i64 = conn.pttl("lock:a").unwrap();
-    assert_ne!(left, -1, "a lock for ever");
+    assert_ne!(left, -1, "a lock that never expires");
     let left = Duration::from_millis(u64::try_from(left).ok()?);
     assert!(left <= at_most, "{left:?}");
     Some(left)

@@ -59,7 +59,7 @@ fn listen() -> anyhow::Result<(Port, TcpListener)> {
             return Ok((port, listener));
         }
     }
-    anyhow::bail!("no port that seemed to be free was free")
+    anyhow::bail!("every port was taken after all")
 }
 
 impl Gate {

@@ -18,7 +18,7 @@ use super::{LONG, Proxy, clients, wait::tracked_keys};
 pub fn take(conn: &mut Connection, name: &str, lease: Duration) -> anyhow::Result<Hold> {
     let token = Token::random();
     let granted = mutex::try_acquire(conn, name, &token, End::After(lease))?;
-    anyhow::ensure!(granted.is_some(), "{name} is held by somebody else");
+    anyhow::ensure!(granted.is_some(), "{name} is held by someone else");
     Ok(Hold::mutex(name, &token)?)
 }
 

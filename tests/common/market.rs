@@ -165,6 +165,6 @@ pub fn everything(conn: &mut Connection) -> redis::RedisResult<BTreeMap<String, 
 pub fn typed_error<T: std::fmt::Debug>(result: anyhow::Result<T>) -> anyhow::Result<Error> {
     match result {
         Err(error) => error.downcast().context("not the library's error"),
-        Ok(outcome) => anyhow::bail!("no error but {outcome:?}"),
+        Ok(outcome) => anyhow::bail!("expected an error, got {outcome:?}"),
     }
 }

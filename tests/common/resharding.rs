@@ -109,7 +109,7 @@ impl<'a> Resharding<'a> {
                 return Ok(());
             }
         }
-        bail!("the nodes do not agree whose the slots are")
+        bail!("the nodes do not agree on the slots' owner")
     }
 
     /// Waits until every node that answers knows of the move, two seconds at most. Otherwise, after

@@ -131,7 +131,7 @@ impl Sentinels {
         }
         let most = (0..votes.len()).max_by_key(|at| votes[*at]);
         most.filter(|at| votes[*at] * 2 > SENTINELS)
-            .context("the sentinels do not agree who is the master")
+            .context("the sentinels do not agree on the master")
     }
 
     /// Performs a planned failover and returns the new master.
@@ -150,7 +150,7 @@ impl Sentinels {
                 return Ok((asked, next));
             }
         }
-        bail!("nobody was promoted, though it was asked for four times")
+        bail!("no replica was promoted after four requests")
     }
 
     /// Requests a planned failover, which takes about a second.

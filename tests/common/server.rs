@@ -129,7 +129,7 @@ impl Server {
         let told = Instant::now();
         while self.process.try_wait()?.is_none() {
             if told.elapsed() > patience {
-                bail!("{} has not ended within {patience:?}", self.binary);
+                bail!("{} did not exit within {patience:?}", self.binary);
             }
             thread::sleep(Duration::from_millis(5));
         }

@@ -292,7 +292,7 @@ pub fn assert_locks_end(conn: &mut Connection, what: &str) {
         let left: i64 = conn.pttl(&key).unwrap();
         let endless = key == "lock:free" && what.starts_with("acquire_lock ");
         let ends = left > 0 && u128::try_from(left).unwrap() <= LEASE.as_millis();
-        assert!(ends || endless, "{what}: {key} ends in {left} ms");
+        assert!(ends || endless, "{what}: {key} expires in {left} ms");
     }
 }
 
@@ -316,5 +316,5 @@ pub fn assert_nothing_is_watched(conn: &mut Connection, direct: &mut Connection,
     let mut transaction = redis::pipe();
     transaction.atomic().set("other", 1).ignore().get("other");
     let answer: Option<(u64,)> = transaction.query(conn).unwrap();
-    assert_eq!(answer, Some((1,)), "{what}: a WATCH or MULTI is left open");
+    assert_eq!(answer, Some((1,)), "{what}: a WATCH or MULTI was left open");
 }

@@ -29,7 +29,7 @@ fn the_lock_is_deleted() {
         |conn, lock| conn.del(lock).unwrap(),
         |trial| {
             let held: bool = trial.direct.exists(lock_of(trial)).unwrap();
-            assert!(!held, "{}: it was taken again", trial.what);
+            assert!(!held, "{}: acquired again", trial.what);
         },
     );
 }

@@ -22,7 +22,11 @@ fn cut_before_any_command() {
         trial.point().cut_before();
         let outcome = trial.call(LONG);
         trial.judge(&outcome);
-        assert!(!trial.is_done(), "{}: done without being sent", trial.what);
+        assert!(
+            !trial.is_done(),
+            "{}: happened although it was not sent",
+            trial.what
+        );
         assert!(outcome.result.is_err(), "{}", trial.what);
         trial.next_on_a_fresh_connection(&outcome);
     });

@@ -64,7 +64,7 @@ fn no_answer_to_half_a_transaction_is_taken_for_a_lock() {
     let is_there: bool = conn.exists("lock:b").unwrap();
     assert!(
         next.is_err() && !is_there,
-        "{next:?}, and the lock is there: {is_there}"
+        "{next:?}, and the lock exists: {is_there}"
     );
     assert!(!conn.exists::<_, bool>("small").unwrap());
 }

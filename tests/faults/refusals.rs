@@ -74,10 +74,10 @@ fn judge_refusal(trial: &mut Trial, refusal: &str, outcome: &Outcome) {
         Error::Partial { .. } => assert_eq!(trial.command(), "MULTI", "{what}"),
         Error::WrongKind { .. } => {
             assert!(refusal.starts_with("WRONGTYPE"), "{what}: {error:?}");
-            assert!(!trial.is_done(), "{what}: done, and denied");
+            assert!(!trial.is_done(), "{what}: happened, but returned an error");
         }
         Error::Redis { .. } => {
-            assert!(!trial.is_done(), "{what}: done, and denied");
+            assert!(!trial.is_done(), "{what}: happened, but returned an error");
             let (_code, words) = refusal.split_once(' ').unwrap();
             assert!(outcome.text.contains(words), "{what}: {}", outcome.text);
         }
@@ -100,9 +100,9 @@ fn any_command_is_answered_with_nonsense() {
             let done = trial.is_done();
             match &outcome.result {
                 Ok(answer) => assert!(done || !answer, "{what}: taken for success"),
-                Err(Error::Reply { .. }) => assert!(done, "{what}: not done, and claimed"),
+                Err(Error::Reply { .. }) => assert!(done, "{what}: claimed, but not done"),
                 Err(Error::Unknown { .. }) => {}
-                Err(_) => assert!(!done, "{what}: done, and denied"),
+                Err(_) => assert!(!done, "{what}: happened, but returned an error"),
             }
             if trial.is_acquiring() && !done {
                 let token = outcome.result.as_ref().unwrap_err().token();

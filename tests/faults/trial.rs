@@ -219,8 +219,8 @@ impl Trial {
     pub(crate) fn judge(&mut self, outcome: &Outcome) {
         let (done, what) = (self.is_done(), &self.what);
         match &outcome.result {
-            Ok(answer) => assert_eq!(*answer, done, "{what}: answered wrongly"),
-            Err(Error::Redis { .. }) => assert!(!done, "{what}: done, and denied"),
+            Ok(answer) => assert_eq!(*answer, done, "{what}: wrong result"),
+            Err(Error::Redis { .. }) => assert!(!done, "{what}: happened, but returned an error"),
             Err(error @ Error::Unknown { .. }) => {
                 let is_read = !self.is_acquiring() && !self.is_writing();
                 // An acquire shares a write with the first reads of a transaction. If its answer is
@@ -267,7 +267,7 @@ impl Trial {
         if let Some(token) = error.token() {
             let held: bool = fresh.exists(format!("lock:{lock}")).unwrap();
             let freed = release_lock(&mut fresh, lock, token).unwrap();
-            assert_eq!(freed, held, "{}: the token does not fit", self.what);
+            assert_eq!(freed, held, "{}: the token does not match", self.what);
         } else if self.function.kind == Kind::UnderLock {
             // Instead of waiting until it expires.
             let _: () = fresh.del(format!("lock:{lock}")).unwrap();

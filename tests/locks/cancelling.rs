@@ -45,7 +45,7 @@ fn what_was_called_off_before_sends_nothing_and_runs_nothing() {
                 let tried = lock.try_acquire();
                 assert!(is_cancelled(&tried));
                 let text = tried.unwrap_err().to_string();
-                assert!(!text.contains("wait"), "it has not waited: {text}");
+                assert!(!text.contains("wait"), "it did not wait: {text}");
                 assert!(is_cancelled(&lock.run(LONG, |_| panic!("run"))));
             }
             let lock = locks.lock("m");
@@ -321,7 +321,10 @@ fn while_the_server_is_silent_it_ends_within_one_time_out() {
                 raised.elapsed()
             );
             let free = || !conn.exists::<_, bool>("lock:a").unwrap();
-            assert!(comes_true(free), "what it had taken is given back");
+            assert!(
+                comes_true(free),
+                "the locks that it had acquired are released"
+            );
         });
     });
 }

@@ -191,7 +191,7 @@ fn while_the_watchdogs_connection_is_being_opened_locks_are_acquired_and_an_end_
         // Ends the attempt to connect.
         drop(proxy);
         assert!(took < 550 * MS + SLACK, "{took:?}");
-        assert!(told < 850 * MS + SLACK, "told after {told:?}");
+        assert!(told < 850 * MS + SLACK, "notified after {told:?}");
     });
 }
 

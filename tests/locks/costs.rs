@@ -56,7 +56,7 @@ fn who_waits_has_no_connection_of_the_pool() {
         .query(&mut server.connection().unwrap())
         .unwrap();
     let connections = list.lines().filter(|line| line.contains(" db=7 "));
-    assert_eq!(connections.count(), 4, "the pool, and three: {list}");
+    assert_eq!(connections.count(), 4, "the pool's, and three more: {list}");
     lease.release().unwrap();
 }
 

@@ -173,7 +173,7 @@ fn what_redis_rs_says_becomes_an_error_that_does_not_say_too_much() {
             assert_eq!(variant, expected);
             assert!(
                 !error.to_string().contains('`'),
-                "it names no lock: {error}"
+                "the error names no lock: {error}"
             );
         },
     );

@@ -213,7 +213,7 @@ fn a_short_wait_ends_one_time_out_later_while_the_server_is_silent() {
             let latest = wait + LONG_IO_TIMEOUT + SLACK;
             assert!(took >= wait && took < latest, "{wait:?} took {took:?}");
             let free = || !kind(&locks, "a").inspect().unwrap().is_held();
-            assert!(comes_true(free), "not given back");
+            assert!(comes_true(free), "not released");
         }
     });
 }
@@ -243,7 +243,7 @@ fn heads_of_queues_wait_no_longer_for_each_other_than_they_may() {
     server.thaw().unwrap();
     let mut conn = server.connection().unwrap();
     let free = || conn.keys::<_, Vec<String>>("lock:*").unwrap().is_empty();
-    assert!(comes_true(free), "not given back");
+    assert!(comes_true(free), "not released");
 }
 
 fn who_waits_survives_a_restart() {

@@ -297,7 +297,7 @@ fn those_who_give_up_leave_nothing_behind() {
     let is_free = || bench.lock.try_acquire().unwrap().is_some();
     assert!(
         comes_true_within(PATIENCE, is_free),
-        "free before a lease ends"
+        "free before the lease has ended"
     );
 }
 

@@ -221,7 +221,7 @@ fn what_is_held_is_renewed_and_released_where_the_server_has_no_memory_left() {
     for kind in [mutex, write, semaphore] {
         let free = Options::new().prefix("free:");
         let refused = kind.with(free).try_acquire();
-        assert!(refused.is_err(), "the server has memory: {refused:?}");
+        assert!(refused.is_err(), "the server still has memory: {refused:?}");
     }
     memory("0", &mut conn);
     // The renewals took effect: they were for longer than the lease.

@@ -32,7 +32,7 @@ fn readers_are_kept_out_for_as_long_as_a_writer_waits_behind_a_long_reader() {
             // Before any panic, because the scope waits for the writer.
             reader.release().unwrap();
             writer.join().unwrap().release().unwrap();
-            assert!(!came_in, "a reader came in after {waited:?}");
+            assert!(!came_in, "a reader was granted after {waited:?}");
         });
         assert!(others.read("a").try_acquire().unwrap().is_some());
     });

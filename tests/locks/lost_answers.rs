@@ -66,7 +66,7 @@ fn an_acquire_whose_answer_is_lost_is_ours_or_given_back() {
                     }
                     assert!(proxy.happened(), "{case}");
                     let free = || !conn.exists::<_, bool>(&key).unwrap();
-                    assert!(comes_true(free), "{case}: not given back");
+                    assert!(comes_true(free), "{case}: not released");
                 }
             }
         },
@@ -95,7 +95,7 @@ fn an_acquire_that_is_refused_after_a_lost_answer_is_given_back() {
                 );
             }
             let free = || !conn.exists::<_, bool>("lock:a").unwrap();
-            assert!(comes_true(free), "{refusal} {wait:?}: not given back");
+            assert!(comes_true(free), "{refusal} {wait:?}: not released");
         }
     }
 }
@@ -138,7 +138,7 @@ fn a_release_whose_answer_is_lost_is_done_in_the_end() {
             let free = || !conn.exists::<_, bool>("lock:a").unwrap();
             assert!(
                 comes_true(free),
-                "{fault} {drops}: not given back {:?}",
+                "{fault} {drops}: not released {:?}",
                 asked.elapsed()
             );
         }
@@ -166,7 +166,7 @@ fn what_too_few_replicas_have_is_given_back_in_the_end_though_the_server_refuses
         );
         assert!(proxy.happened());
         let free = || !conn.exists::<_, bool>(&key).unwrap();
-        assert!(comes_true(free), "{key}: not given back");
+        assert!(comes_true(free), "{key}: not released");
     }
 }
 

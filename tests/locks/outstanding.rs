@@ -95,7 +95,7 @@ fn a_commit_without_an_answer_never_runs_in_the_next_turn() {
             let mut conn = server.connection().unwrap();
             let written: Option<String> = conn.get("value").unwrap();
             second.verify().unwrap();
-            assert_eq!(written, None, "written in the second one's turn");
+            assert_eq!(written, None, "written while the second one held the lock");
         });
         assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
         let written = first.commit_on::<()>(&mut slow, |pipe| {
@@ -224,7 +224,7 @@ fn what_a_server_takes_for_us_after_a_halt_longer_than_the_lease_is_given_back()
     let free = || conn.keys::<_, Vec<String>>("lock:*").unwrap().is_empty();
     assert!(comes_true(free));
     let took = thawed.elapsed();
-    assert!(took + 500 * MS < lease, "it has ended by itself: {took:?}");
+    assert!(took + 500 * MS < lease, "it expired: {took:?}");
 }
 
 fn an_acquire_that_is_delivered_after_the_release_is_given_back() {
@@ -247,10 +247,7 @@ fn an_acquire_that_is_delivered_after_the_release_is_given_back() {
     let delivered = Instant::now();
     assert!(comes_true(|| !is_there(&mut conn)));
     let took = delivered.elapsed();
-    assert!(
-        took < Duration::from_secs(5),
-        "it ended by itself: {took:?}"
-    );
+    assert!(took < Duration::from_secs(5), "it expired: {took:?}");
 }
 
 #[test]

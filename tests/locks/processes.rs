@@ -53,7 +53,7 @@ impl Holder {
             }
             line.clear();
         }
-        panic!("it never said {what}");
+        panic!("it never printed {what}");
     }
 
     fn signal(&self, signal: &str) {
@@ -149,7 +149,7 @@ fn a_holder_that_was_stopped_knows_at_once_that_it_has_lost() {
     let late: u64 = words[2].parse().unwrap();
     assert!(
         late < next.fencing_token().unwrap().get(),
-        "a resource refuses it"
+        "the resource refuses it"
     );
     assert!(next.is_held());
     assert!(

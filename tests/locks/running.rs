@@ -89,7 +89,7 @@ fn run_while(happens: impl Fn(&Server, &Proxy, &Lease) + Sync, check: impl Fn(Ra
             happens(&server, &proxy, lease);
             7
         });
-        let ran = ran.unwrap_or_else(|error| panic!("{lock:?} has run, and says {error:?}"));
+        let ran = ran.unwrap_or_else(|error| panic!("{lock:?} has run, but returned {error:?}"));
         assert_eq!((ran.value, times.get()), (7, 1), "{lock:?}");
         check(ran);
     }

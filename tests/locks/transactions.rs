@@ -129,7 +129,7 @@ fn eight_threads_of_which_two_are_the_same_user_overdraw_nobody_and_lose_nothing
             .collect();
         assert!(left.iter().all(|cents| *cents >= 0), "overdrawn: {left:?}");
         assert_eq!(left.iter().sum::<i64>(), i64::from(USERS) * 150);
-        assert!(refused.into_inner() > 0, "nobody was ever short of money");
+        assert!(refused.into_inner() > 0, "no user ever lacked money");
     });
 }
 

@@ -105,7 +105,7 @@ fn a_wait_ends_at_its_time_in_any_place() {
                 assert!(lock.acquire(150 * MS).is_err());
                 fields().iter().all(|field| before.contains(field))
             };
-            assert!(comes_true(takes_it_back), "its own intent is left");
+            assert!(comes_true(takes_it_back), "its own intent remains");
         }
     });
 }

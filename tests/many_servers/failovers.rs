@@ -257,7 +257,7 @@ fn what_a_silent_master_grants_after_its_successor_is_known_is_no_lock() {
             let (n, answer) = answer.join().unwrap();
             assert!(
                 !matches!(answer, Ok(Some(_))),
-                "two have lock {n}: {answer:?}"
+                "two hold lock {n}: {answer:?}"
             );
         }
         assert!(waits.iter().all(|(_, waiting)| !waiting.is_finished()));

@@ -229,7 +229,7 @@ impl Work {
         let holds = std::mem::take(&mut *self.history.lock().unwrap());
         println!("{}: {} holds", self.tag, holds.len());
         assert!(holds.len() > 10, "{}", holds.len());
-        assert_eq!(violations(holds.into()), 0, "two had the lock at once");
+        assert_eq!(violations(holds.into()), 0, "two held the lock at once");
     }
 
     /// The writes that exist are those acknowledged, and some with an unknown outcome.
@@ -290,7 +290,7 @@ fn a_crash_of_a_master_lets_nobody_in_twice() {
         work.meanwhile(|| {
             // Each of them is on the replica too.
             let had_it = || work.history.lock().unwrap().len() > 10;
-            assert!(comes_true(had_it), "nobody has the lock");
+            assert!(comes_true(had_it), "no worker has the lock");
             let at_first = work.done.load(SeqCst);
             signal(cluster.nodes[before].process(), "KILL").unwrap();
             cluster.wait_until_master(partner(before)).unwrap();

@@ -118,6 +118,6 @@ fn what_a_silent_master_grants_to_a_plain_function_is_refused_where_a_replica_ha
         assert!(granted);
         let confirmed = late.join().unwrap();
         println!("{confirmed:?}");
-        assert!(!matches!(confirmed, Ok(Ok(()))), "two have the lock");
+        assert!(!matches!(confirmed, Ok(Ok(()))), "two hold the lock");
     });
 }

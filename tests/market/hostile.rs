@@ -42,7 +42,7 @@ fn assert_wrong_kind(
     let error = typed_error(trade.by(way, conn))?;
     assert!(
         matches!(&error, Error::WrongKind { found, .. } if found.contains(about)),
-        "{trade:?}: `{error}` does not say `{about}`"
+        "{trade:?}: `{error}` does not contain `{about}`"
     );
     assert_eq!(everything(conn)?, before, "{trade:?}: {error}");
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Puts each bug of list.txt into a copy of the project, and runs the tests that have to find it.
+"""Inserts each bug of list.txt into a copy of the project, and runs the tests that have to find it.
 
     tests/mutants/run.py --copy DIR              all, one after the other, in a copy of the project at DIR
-    tests/mutants/run.py --copy DIR --from 10    beginning with the tenth
+    tests/mutants/run.py --copy DIR --from 10    from the tenth on
     tests/mutants/run.py --copy DIR --only mutex those in files whose path has this word
-    tests/mutants/run.py --check                 only checks that each bug still can be put in
+    tests/mutants/run.py --check                 only checks that each bug can still be inserted
 
-The bugs are in Lua. In the copy each test reads the scripts from the disk, so that nothing is built again for a bug. Prints a line for
-each: killed, or SURVIVED. Ends with 1 if one survived or could not be put in. For bugs in Rust there is `cargo mutants`.
+The bugs are in Lua. In the copy each test reads the scripts from disk, so no bug needs a rebuild. Prints one
+line for each: killed, or SURVIVED. Exits with 1 if one survived or could not be inserted. For bugs in Rust use
+`cargo mutants`.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import subprocess
 import sys
 
 PROJECT = pathlib.Path(__file__).resolve().parents[2]
-# A test that takes longer hangs by the bug.
+# A test that takes longer hangs because of the bug.
 LONGEST = 180
 
 INCLUDED = """concat!(
@@ -51,7 +52,7 @@ class Copy:
         includers[0].write_text(includers[0].read_text().replace(INCLUDED, READ))
 
     def run(self, test):
-        """True: the tests pass."""
+        """Returns true if the tests pass."""
         words = [word for word in test.split() if word != "--"]
         named = 1 if words[0] == "--lib" else 2
         target, names = tuple(words[:named]), words[named:]
@@ -61,7 +62,7 @@ class Copy:
             messages = map(json.loads, built.stdout.splitlines())
             self.programs[target] = [it["executable"] for it in messages if it.get("profile", {}).get("test")][-1]
         environment = os.environ | {"CARGO_MANIFEST_DIR": str(self.at)}
-        # The servers that the tests have started end with their group.
+        # In its own session, so the servers that the tests start can be killed with it.
         running = subprocess.Popen(
             [self.programs[target], *names],
             cwd=self.at, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,

@@ -117,7 +117,7 @@ fn every_picture_on_a_page_is_what_an_example_prints() {
     let missing = || all.difference(&printed).collect::<Vec<_>>();
     assert!(
         are_shown,
-        "no example prints\n{:#?}\nbut\n{printed:#?}",
+        "no example prints\n{:#?}\nThey print\n{printed:#?}",
         missing()
     );
 }

@@ -180,7 +180,7 @@ fn every_key_that_a_script_touches_is_declared() {
             } else if words[0] != "TIME" {
                 assert!(
                     declared.contains(&words[1]),
-                    "{command} is not of {declared:?}"
+                    "{command} uses a key not in {declared:?}"
                 );
             }
         }

@@ -161,6 +161,6 @@ fn a_key_of_another_type_is_an_error_and_not_a_wait() {
         }
         let after: Vec<u8> = redis::cmd("DUMP").arg(&key).query(&mut conn).unwrap();
         assert_eq!(before, after);
-        assert_eq!(conn.pttl(&key), Ok(-1), "it got no end either");
+        assert_eq!(conn.pttl(&key), Ok(-1), "no expiry was set either");
     }
 }

@@ -32,7 +32,7 @@ fn chapter_6_distributed_locking() {
     );
     let refused =
         acquire_lock_with_timeout(&mut conn, "testlock", Duration::from_millis(10), lease).unwrap();
-    assert_eq!(refused, None, "while another one has it");
+    assert_eq!(refused, None, "while another one holds it");
 
     assert!(wait::comes_true(|| !conn
         .exists::<_, bool>("lock:testlock")
@@ -90,7 +90,7 @@ fn chapter_4_purchase_item() {
     );
 
     let too_dear = purchase_item(&mut conn, "userY", "itemX", "userX", 1000).unwrap();
-    assert!(!too_dear.is_bought(), "not at another price than its own");
+    assert!(!too_dear.is_bought(), "only at its own price");
     let bought = purchase_item(&mut conn, "userY", "itemX", "userX", 10).unwrap();
     assert!(bought.is_bought());
     assert_eq!(conn.sismember("inventory:userY", "itemX"), Ok(true));

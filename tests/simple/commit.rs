@@ -78,7 +78,7 @@ fn it_writes_while_the_lock_is_held_and_does_not_release_it() {
     let ttl: i64 = conn.pttl("lock:a").unwrap();
     assert!(
         (5_000..=10_000).contains(&ttl),
-        "{ttl}: the end is as it was"
+        "{ttl}: the expiry is unchanged"
     );
     assert!(release_lock(&mut conn, "a", &token).unwrap());
 }
@@ -136,7 +136,7 @@ fn nothing_is_written_when_the_lock_is_taken_over_before_the_transaction() {
         let () = other.set("lock:a", "the next holder").unwrap();
     });
     assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
-    assert_eq!(tries, 2, "the second one finds out why");
+    assert_eq!(tries, 2, "the second attempt finds the reason");
     assert_eq!(counter(&mut server.connection().unwrap()), 0);
 }
 

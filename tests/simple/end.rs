@@ -55,7 +55,7 @@ fn a_lock_whose_holder_died_before_it_set_an_end_is_free_after_a_waiters_lease()
     let token = acquire_lock_with_timeout(&mut conn, "a", LEASE, millis(200)).unwrap();
 
     assert!(token.is_some());
-    assert!(started.elapsed() >= millis(199), "its end was respected");
+    assert!(started.elapsed() >= millis(199), "its expiry was respected");
     assert!(started.elapsed() <= millis(200) + SLACK);
 }
 
@@ -124,10 +124,7 @@ fn a_lock_in_its_last_half_second_is_left_to_end() {
 
     let token = acquire_lock_with_timeout(&mut conn, "a", Duration::from_secs(2), LEASE).unwrap();
 
-    assert!(
-        token.is_some(),
-        "it was kept alive by those who wait for it"
-    );
+    assert!(token.is_some(), "the waiting threads kept it alive");
 }
 
 #[test]

@@ -13,7 +13,7 @@ const LEASE: Duration = Duration::from_secs(10);
 fn count_up(conn: &mut Connection, name: &str, token: &Token) {
     let (number, mark) = (format!("number:{name}"), format!("mark:{name}"));
     let alone: bool = conn.set_nx(&mark, token.to_string()).unwrap();
-    assert!(alone, "two at once hold `{name}`");
+    assert!(alone, "two hold `{name}` at once");
     let before: Option<u32> = conn.get(&number).unwrap();
     thread::yield_now();
     let () = conn.set(&number, before.unwrap_or(0) + 1).unwrap();

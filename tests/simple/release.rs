@@ -65,7 +65,7 @@ fn it_takes_two_round_trips_and_watches_before_it_looks() {
     assert_eq!(
         monitor.commands().unwrap()[..2],
         ["WATCH lock:a", "GET lock:a"],
-        "what changes after the look is seen"
+        "a change after the check is noticed"
     );
 }
 

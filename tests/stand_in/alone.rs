@@ -261,7 +261,7 @@ fn while_it_is_disconnected_leases_run_out() {
     let lease = lock.acquire(SECOND).unwrap();
     stand_in.disconnect();
     stand_in.advance(4 * SECOND);
-    assert!(lease.is_held(), "two thirds are left");
+    assert!(lease.is_held(), "two thirds remain");
     assert!(matches!(lock.acquire(SECOND), Err(Error::Pool { .. })));
     assert!(lease.verify().is_err() && lease.is_held());
     stand_in.advance(7 * SECOND);

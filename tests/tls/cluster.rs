@@ -103,7 +103,7 @@ impl TlsCluster {
         while !is_whole() {
             assert!(
                 asked.elapsed() < 3 * LIMIT,
-                "the nodes do not come together"
+                "the nodes do not form a cluster"
             );
             thread::sleep(Duration::from_millis(10));
         }

@@ -54,7 +54,7 @@ impl Process {
         while !line.contains(what) {
             line.clear();
             let read = self.says.read_line(&mut line).unwrap();
-            assert!(read > 0, "it never said {what}");
+            assert!(read > 0, "it never printed {what}");
         }
     }
 

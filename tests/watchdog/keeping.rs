@@ -219,7 +219,7 @@ fn a_stopped_or_dropped_renewal_runs_out_and_tells_nothing() {
         } else {
             drop(renewal);
         }
-        assert!(!waiting.join().unwrap(), "a wait goes on after the stop");
+        assert!(!waiting.join().unwrap(), "a wait continues after the stop");
         assert!(comes_true(|| !bench
             .conn
             .exists::<_, bool>("lock:a")

@@ -163,7 +163,11 @@ fn after_its_grant_and_between_two_looks_a_lease_rests() {
     let granted = start;
     schedule.look(id, granted);
     let start = granted + MS * 10;
-    assert_eq!(schedule.due_at(), Some(start), "it rests after its grant");
+    assert_eq!(
+        schedule.due_at(),
+        Some(start),
+        "no question right after its grant"
+    );
     assert_eq!(schedule.take(start).questions[0].ask, Ask::Look);
     schedule.look(id, start + MS * 2);
     schedule.answered(id, RenewalAnswer::Ours(start), start + MS * 3);
@@ -189,7 +193,7 @@ fn an_answer_ends_a_row_of_refusals() {
     let soon = now + MS * 600;
     schedule.keep("due", terms(3_000), soon);
     let asked = schedule.take(soon).questions;
-    assert_eq!(asked.len(), 2, "it goes along");
+    assert_eq!(asked.len(), 2, "it joins the batch");
     schedule.answered(id, RenewalAnswer::Refused, soon);
     assert_eq!(schedule.due_at(), Some(soon + MS * 10));
 }

@@ -179,7 +179,7 @@ impl Busy {
             self.turn();
             if !self.asks() {
                 self.queue.changed(moment(self.now), Duration::ZERO);
-                assert!(!self.asks(), "a message does not end the time of others");
+                assert!(!self.asks(), "a notification does not end the others' time");
                 self.now += 1;
                 assert!(self.asks(), "it comes back after a millisecond");
                 return turns;
@@ -347,7 +347,7 @@ fn a_head_waits_for_a_thread_that_had_the_lock_before_the_release_of_another_was
     busy.takes_the_lock();
     busy.queue.released(moment(1), &outside(moment(0)));
     let asks_again = (1..100).find(|now| busy.queue.step(1, moment(*now)) == Step::Ask);
-    assert_eq!(asks_again, Some(51), "the head of before has the lock");
+    assert_eq!(asks_again, Some(51), "the previous head has the lock");
 }
 
 #[test]
@@ -411,7 +411,11 @@ fn all_in_a_queue_know_that_somebody_has_the_lock_when_their_head_does() {
     for queue in [&mut refused, &mut granted, &mut handed] {
         assert_eq!(queue.last_answer(1), LastAnswer::Busy);
         queue.join(2, (), moment(2));
-        assert_eq!(queue.last_answer(2), LastAnswer::Busy, "nobody asks since");
+        assert_eq!(
+            queue.last_answer(2),
+            LastAnswer::Busy,
+            "no one has asked since"
+        );
     }
 }
 

@@ -128,7 +128,7 @@ fn an_attempt_without_an_answer_of_one_that_was_handed_the_lock_is_made_by_the_n
     first.failed(None, after(SOON));
     assert!(
         !first.wait(None, Deadline::after(LATE)),
-        "it was handed the lock"
+        "the lock was handed to it"
     );
     assert!(first.leave_with_what_was_handed().is_some());
     assert!(asks(&second));
@@ -153,7 +153,7 @@ fn a_lease_that_was_handed_over_to_one_whom_the_server_grants_the_lock_is_droppe
     let handed = hand_over(&queues, after(LATE));
     assert!(handed.upgrade().is_some());
     first.leave_granted(Leaving::Exclusive, after(LATE));
-    assert!(handed.upgrade().is_none(), "it would be renewed for ever");
+    assert!(handed.upgrade().is_none(), "it would be renewed forever");
     assert!(queues.is_empty());
 }
 
@@ -212,6 +212,6 @@ fn a_thread_that_takes_a_lock_again_and_again_for_which_nobody_waits_pauses_now_
         queues.asks_after(KEY, LATE) > Some(Duration::ZERO)
     };
     while !pauses() {
-        assert!(time::now() < end, "it keeps others out");
+        assert!(time::now() < end, "it blocks others");
     }
 }

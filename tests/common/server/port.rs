@@ -76,7 +76,7 @@ fn first_with<T>(take: impl Fn(u16) -> Option<T>) -> anyhow::Result<(T, Port)> {
                 return Ok((taken, Port(port)));
             }
         }
-        bail!("no port is free from {FIRST} on")
+        bail!("no port from {FIRST} on is free")
     })
 }
 
@@ -111,7 +111,7 @@ impl Blocks {
             }
         }
         let (first, _) = (self.claimed.get(self.given / size))
-            .context("other processes have all ports for servers")?;
+            .context("other processes use all ports for servers")?;
         let port = first + u16::try_from(self.given % size)?;
         self.given += 1;
         Ok(port)

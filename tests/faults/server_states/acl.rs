@@ -149,7 +149,7 @@ fn judge(bench: &mut Bench, function: &Function, missing: &str, error: &anyhow::
         Some(Error::Partial { .. }) => assert_eq!(missing, "multi", "{text}"),
         Some(Error::Redis { .. }) => {
             let done = (function.is_done)(&mut bench.operator).unwrap();
-            assert!(!done, "{what}: done, and denied");
+            assert!(!done, "{what}: happened, but returned an error");
         }
         other => unreachable!("{what}: {other:?}"),
     }

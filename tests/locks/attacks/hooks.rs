@@ -203,7 +203,7 @@ fn a_panic_whose_payload_panics_when_dropped_ends_no_thread() {
             let call = move |_| called.send(()).unwrap();
             second.lost().notify(call).unwrap();
             thread::sleep(2_500 * MS);
-            assert!(first.is_held() && second.is_held(), "nobody renews");
+            assert!(first.is_held() && second.is_held(), "no renewal");
             let () = conn.del("lock:a").unwrap();
             assert!(first.lost().wait_for(PATIENCE));
             let () = conn.del("lock:b").unwrap();
@@ -212,7 +212,7 @@ fn a_panic_whose_payload_panics_when_dropped_ends_no_thread() {
             drop(second);
             let ends = Instant::now();
             drop(locks);
-            assert!(ends.elapsed() < 750 * MS + SLACK, "a thread has not ended");
+            assert!(ends.elapsed() < 750 * MS + SLACK, "a thread did not end");
         });
     });
 }

@@ -122,8 +122,8 @@ fn whoever_has_it_from_the_server_as_well_keeps_that_and_hands_nothing_on() {
 
             let second = has_it.recv_timeout(LONG).unwrap();
             second.verify().unwrap();
-            assert!(fence(&second) > believed + 100, "not what was handed over");
-            assert!(has_it.recv_timeout(50 * MS).is_err(), "two have it");
+            assert!(fence(&second) > believed + 100, "not the handed-over lease");
+            assert!(has_it.recv_timeout(50 * MS).is_err(), "two hold it");
             assert_eq!(told.acquired.load(Ordering::SeqCst), 2);
             assert_eq!(told.released.load(Ordering::SeqCst), 1, "of whom?");
             drop(second);
@@ -260,7 +260,7 @@ pub(super) fn each_has_its_own_longest_hold() {
         assert!(left <= i64::from(longest[number]) + 1, "{number}: {left}");
         if number == 1 {
             thread::sleep(4_200 * MS);
-            assert!(lease.is_held(), "counted from its own beginning");
+            assert!(lease.is_held(), "counted from its own start");
         }
     });
 }
@@ -287,6 +287,6 @@ pub(super) fn a_renewal_that_is_on_its_way_is_not_for_the_next() {
         let next = next.join().unwrap();
         assert!(next.is_held());
         let left: u32 = bench.conn.pttl("lock:a").unwrap();
-        assert!(left <= 4_001, "it keeps others out for {left} ms");
+        assert!(left <= 4_001, "it blocks others for {left} ms");
     });
 }

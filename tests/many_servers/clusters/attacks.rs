@@ -217,6 +217,6 @@ fn turns_are_handed_over_one_after_the_other_while_the_slot_goes_to_and_fro() {
     });
     let holds = history.lock().unwrap().len();
     assert!(holds > 50, "{holds}");
-    assert_eq!(violations(history), 0, "two had the lock at once");
+    assert_eq!(violations(history), 0, "two held the lock at once");
     assert!(mutex(&one, &tag).try_acquire().unwrap().is_some());
 }

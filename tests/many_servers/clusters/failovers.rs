@@ -125,7 +125,7 @@ fn run(way: Way, rounds: usize) {
             .master_of(&key(&cluster.tag(0, "a").unwrap()))
             .unwrap();
         let (took, wrong) = fail_over(&mut cluster, way, round);
-        assert_eq!(wrong, 0, "two had the lock at once");
+        assert_eq!(wrong, 0, "two held the lock at once");
         all.push(took);
         if all.len() % 20 == 0 {
             println!("{} failovers of a shard, {way:?}, so far", all.len());

@@ -341,7 +341,7 @@ fn moves(rounds: usize) {
     assert!(!lowest.is_zero(), "a lease was lost");
     assert!(holds > WAITING);
     for history in histories {
-        assert_eq!(violations(history), 0, "two had a lock at once");
+        assert_eq!(violations(history), 0, "two held a lock at once");
     }
     for lease in held {
         lease.verify().unwrap();

@@ -11,14 +11,14 @@ import java.util.UUID;
 import static java.nio.charset.StandardCharsets.UTF_8;
 
 /**
- * A client on the lock functions of the book's Java code, with nothing but the JDK.
+ * A client on the lock functions of the book's Java code, with only the JDK.
  *
- * java tests/programs/interop/BookLock.java PORT reads and answers lines as book_lock.py does.
+ * java tests/programs/interop/BookLock.java PORT reads and answers lines like book_lock.py.
  */
 public class BookLock {
     private final OutputStream requests;
     private final DataInputStream answers;
-    /** What the market's lock is held with between the halves of a purchase, and the price if there is one to pay. */
+    /** The token of the market's lock between the halves of a purchase, and the price if it can be bought. */
     private String market;
     private Long price;
 
@@ -105,7 +105,7 @@ public class BookLock {
         return "done";
     }
 
-    /** The first half of a purchase: the lock of the market, then the price and the funds. */
+    /** The first half of a purchase: acquires the market's lock, then reads the price and the funds. */
     private boolean look(String buyer, String offer) throws Exception {
         market = acquire("market", 10_000, null);
         Object score = ask("ZSCORE", "market:", offer);
@@ -115,7 +115,7 @@ public class BookLock {
         return price != null;
     }
 
-    /** The second half, without a transaction as in the article. */
+    /** The second half, without a transaction, as in the article. */
     private String decide(String buyer, String item, String seller) throws IOException {
         if (price != null) {
             ask("HINCRBY", "users:" + seller, "funds", String.valueOf(price));

@@ -1,11 +1,11 @@
-"""A client on the book's lock functions, with nothing but Python's standard library.
+"""A client on the book's lock functions, with only Python's standard library.
 
-python3 tests/programs/interop/book_lock.py PORT reads a request a line and answers each with a line:
+python3 tests/programs/interop/book_lock.py PORT reads one request per line and answers each with one line:
     acquire NAME WAIT                       an identifier, or none
     acquire_with_timeout NAME WAIT LEASE    an identifier, or none
     release NAME IDENTIFIER                 true or false
     count NAME NUMBER TIMES                 done
-    look BUYER ITEM SELLER                  true or false: the first half of a purchase, which takes the market's lock
+    look BUYER ITEM SELLER                  true or false: the first half of a purchase, which acquires the market's lock
     decide BUYER ITEM SELLER                done: the second half, which pays and releases
 Times are milliseconds.
 """

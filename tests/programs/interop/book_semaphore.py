@@ -1,12 +1,12 @@
-"""A client on the book's semaphores, with nothing but Python's standard library.
+"""A client on the book's semaphores, with only Python's standard library.
 
-python3 tests/programs/interop/book_semaphore.py PORT reads a request a line and answers each with a line:
+python3 tests/programs/interop/book_semaphore.py PORT reads one request per line and answers each with one line:
     acquire NAME LIMIT TIMEOUT WAY                      an identifier, or none; WAY is basic, fair or with_lock
     release NAME IDENTIFIER                             true or false
     release_fair NAME IDENTIFIER                        true or false
     refresh_fair NAME IDENTIFIER                        true or false
-    storm NAME LIMIT TIMEOUT WAY INSIDE TIMES           the most that were inside at a time
-Times are milliseconds. A storm acquires and releases so often, and meanwhile counts itself at the number INSIDE.
+    storm NAME LIMIT TIMEOUT WAY INSIDE TIMES           the most holders at a time
+Times are milliseconds. A storm acquires and releases this many times, and counts its holders in the key INSIDE.
 """
 
 import sys

@@ -129,7 +129,7 @@ fn give_an_end(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
     let () = commit_while_held(ours, "a", &token, |_| {}).unwrap();
     assert!(
         release_lock(ours, "a", &token).unwrap(),
-        "ours until its end"
+        "ours until it expires"
     );
 
     let identifier = book.acquire_lock("a", PATIENT).unwrap().unwrap();
@@ -329,7 +329,7 @@ fn we_buy_first(server: &Server, book: &mut dyn BookClient, lock: MarketLock, sa
         });
         let purchase = buy(&mut proxy.connection().unwrap(), lock, &sale.item);
         assert!(purchase.is_bought(), "{purchase:?}");
-        assert!(!theirs.join().unwrap(), "they found it in the market too");
+        assert!(!theirs.join().unwrap(), "they also found it in the market");
     });
     assert!(proxy.happened());
 }

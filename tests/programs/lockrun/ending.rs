@@ -25,7 +25,7 @@ fn a_signal_to_the_tool_ends_the_command_first_and_then_the_lock() {
             let mut tool = Tool::start(&server, "", &script);
             tool.hear("in").signal(signal);
             tool.hear("told");
-            assert!(is_locked(&server), "{signal}: the command still runs");
+            assert!(is_locked(&server), "{signal}: the command is still running");
             assert_eq!(tool.finish().code, 7, "{signal}");
             assert!(!is_locked(&server), "{signal}");
         }
@@ -187,7 +187,7 @@ fn a_killed_tool_takes_its_command_along() {
         let mut tool = Tool::start(&server, "", &script);
         tool.hear("in").signal(Signal::SIGKILL);
         tool.silence();
-        assert!(is_locked(&server), "nobody has released it");
+        assert!(is_locked(&server), "it was not released");
     });
 }
 

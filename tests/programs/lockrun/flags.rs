@@ -183,7 +183,7 @@ fn the_manual_and_the_completions_have_every_option() {
     }
     let refused = said("--completions tcsh");
     assert_eq!(refused.code, 64);
-    assert_eq!(ask(&server, "--man").code, 64, "it is of no lock");
+    assert_eq!(ask(&server, "--man").code, 64, "it belongs to no lock");
 }
 
 /// Bash accepts the script.

@@ -79,7 +79,7 @@ fn a_command_that_is_stopped_is_told_once() {
             tool.tells("go");
             tool.hear("went on");
             assert_eq!(tool.finish().code, 0);
-            assert!(said.iter().next().is_none(), "it is said once");
+            assert!(said.iter().next().is_none(), "it is printed once");
         }
     });
 }
@@ -101,7 +101,10 @@ fn the_dead_in_the_group_are_not_waited_for() {
             has_left && child.is_some_and(|(state, _)| state == "Z")
         }));
         tool.tells("go");
-        assert!(comes_true(|| !tool.is_running()), "it waits for the dead");
+        assert!(
+            comes_true(|| !tool.is_running()),
+            "it waits for a dead process"
+        );
         assert!(!is_locked(&server));
         send(daemon, Signal::SIGKILL);
         tool.ends_with(3);
@@ -132,7 +135,7 @@ fn the_first_thread_of_a_python_program_may_end_before_the_others() {
         assert_eq!(
             threads.count(),
             2,
-            "it was killed before the grace was over"
+            "it was killed before the grace period ended"
         );
         assert!(is_locked(&server));
         send(left, Signal::SIGKILL);

@@ -28,7 +28,7 @@ fn slowly(server: &Server, run: impl FnOnce(Command, &Receiver<()>)) {
         thread::sleep(ms(400));
     });
     run(lockrun_at(&proxy.url()), &has_come);
-    assert!(!is_locked(server), "it was not given back");
+    assert!(!is_locked(server), "it was not released");
     assert!(proxy.happened(), "the release was not slow");
 }
 

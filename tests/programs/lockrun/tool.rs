@@ -161,7 +161,7 @@ impl Tool {
         });
         // Some commands take nearly ten seconds.
         let Ok(said) = all.recv_timeout(3 * PATIENCE) else {
-            panic!("it runs on");
+            panic!("it is still running");
         };
         said.unwrap()
     }

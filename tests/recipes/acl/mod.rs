@@ -70,7 +70,7 @@ impl Bench {
     /// The rules allow all of it; without any one command or key, something fails.
     #[track_caller]
     fn assert_exact(&mut self, rules: &[String], scenes: &[Scene<'_>]) {
-        assert!(self.all_work(rules, scenes), "{rules:?} is too little");
+        assert!(self.all_work(rules, scenes), "{rules:?} are not enough");
         for (at, rule) in rules.iter().enumerate() {
             let mut others = rules.to_vec();
             others.remove(at);

@@ -29,7 +29,7 @@ fn assert_stops(conn: &mut Connection, call: impl FnOnce(&mut Connection) -> Res
     let shown = format!("{error} {error:?}");
     assert!(matches!(error, Error::WrongKind { .. }), "{shown}");
     assert!(!shown.contains(TOKEN), "{shown}");
-    assert_eq!(State::of(conn).unwrap(), before, "changed something");
+    assert_eq!(State::of(conn).unwrap(), before, "changed the data");
 }
 
 /// Any other value of the read key counts as a read lock until it expires, and is kept.

@@ -71,7 +71,7 @@ fn readers_of_both_kinds_come_and_go_in_any_order() {
     assert!(a.article_acquires("read", theirs));
     assert!(a.reads(&one) && a.reads(&two));
     assert!(a.stops_reading(&two) && a.stops_reading(&one));
-    assert_eq!(a.field("read"), Some(theirs.to_string()), "given back");
+    assert_eq!(a.field("read"), Some(theirs.to_string()), "restored");
     assert!(!a.writes(&writer) && !a.article_acquires("write", theirs));
     a.article_releases("read", theirs);
     a.conn.del::<_, ()>(KEY).unwrap();
@@ -96,7 +96,7 @@ fn a_crashed_reader_blocks_nobody_past_its_own_lease() {
     assert!(a.reads(&living) && a.stops_reading(&living));
     assert!(acquire_write(&mut a.conn, KEY, &writer, WAIT, &a.leases).unwrap());
     assert!(crashed_at.elapsed() < a.leases.read + SLACK);
-    assert_eq!(a.conn.hlen(KEY), Ok(2), "nothing is left of the readers");
+    assert_eq!(a.conn.hlen(KEY), Ok(2), "no field of the readers remains");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_writer_waits_for_the_last_reader_and_a_reader_for_the_writer() {
     assert!(a.reads(&first));
     assert!(acquire_write(&mut a.conn, KEY, &second, WAIT, &a.leases).unwrap());
     assert!(acquire_read(&mut a.conn, KEY, &third, WAIT, &a.leases).unwrap());
-    assert!(!a.stops_writing(&second), "its time was over");
+    assert!(!a.stops_writing(&second), "it had expired");
 }
 
 /// Someone removed `write` by hand, or acquired the lock with a wrong clock and released it.
@@ -148,7 +148,7 @@ fn a_writer_without_its_write_has_lost_the_lock() {
     assert!(a.writes(&lost));
     a.conn.hdel::<_, _, ()>(KEY, "write").unwrap();
     assert!(!a.stops_writing(&lost) && a.writes(&next));
-    assert_eq!(a.fields(), 2, "nothing is left of the other");
+    assert_eq!(a.fields(), 2, "no field of the other remains");
     assert!(!a.stops_writing(&lost) && a.stops_writing(&next));
 }
 

@@ -62,7 +62,7 @@ fn trap_37_b_nobody_has_the_time_of_somebody_else() {
     assert!(a.reads(&one));
     let stamp = a.field("read").unwrap();
     let (whole, fraction) = stamp.split_once('.').unwrap();
-    assert_eq!(fraction.len(), 3, "no time of the article's looks like it");
+    assert_eq!(fraction.len(), 3, "unlike any time of the article's");
     // A client of the article's with the same millisecond does not release ours.
     let same: i64 = whole.parse().unwrap();
     a.article_releases("read", same);
@@ -105,8 +105,11 @@ fn trap_37_c_a_client_of_the_articles_with_a_wrong_clock() {
     assert!(a.writes(&writer));
     let now = a.now();
     assert!(!a.article_acquires("write", now + 25_000));
-    assert!(a.article_acquires("write", now + 60_000), "steals it");
-    assert!(!a.stops_writing(&writer), "and we are told");
+    assert!(
+        a.article_acquires("write", now + 60_000),
+        "it steals the lock"
+    );
+    assert!(!a.stops_writing(&writer), "and our release notices");
     // It keeps others out for a minute more than its lease, or until the key expires.
     assert!(!a.reads(&reader) && a.left() <= 90_000);
     a.conn.pexpire::<_, ()>(KEY, 1).unwrap();
@@ -124,7 +127,7 @@ fn trap_37_d_what_is_over_is_removed() {
             a.put(side, &over);
             a.put(&format!("{side}:{late}"), &over);
             assert!(acquire(&mut a, &next));
-            assert_eq!(a.fields(), 2, "something is left of what was over");
+            assert_eq!(a.fields(), 2, "an expired field remains");
             assert!(!a.stops_writing(&late) && !a.stops_reading(&late));
             a.put(&format!("{side}:{late}"), &over);
             assert!(a.stops_reading(&next) || a.stops_writing(&next));

@@ -200,10 +200,7 @@ fn trap_36_the_articles_reader_overwrites_ours() {
     let reader = Token::random();
     assert!(a.reads(&reader, LEASE * 10) && article::read(&mut a.conn, NAMES, 5));
     assert!(a.left(READ) <= 5_000);
-    assert!(
-        !a.stops_reading(&reader),
-        "nobody can tell any more who reads"
-    );
+    assert!(!a.stops_reading(&reader), "the readers are no longer known");
     assert!(a.conn.exists::<_, bool>(READ).unwrap());
 }
 

@@ -188,6 +188,6 @@ fn a_server_that_is_full_takes_nothing() {
     assert_eq!(State::of(&mut conn).unwrap(), before);
     assert!(
         mutex::release(&mut conn, "held", &token).unwrap(),
-        "giving back works"
+        "the release works"
     );
 }

@@ -86,10 +86,7 @@ fn renewing_never_shortens() {
     conn.pexpire::<_, ()>("{lock:a}:lease", 1_000).unwrap();
     assert!(mutex::renew(&mut conn, "a", &token, SECOND).unwrap());
     let companion: i64 = conn.pttl("{lock:a}:lease").unwrap();
-    assert!(
-        companion > left(&mut conn),
-        "what it has beside it outlives it"
-    );
+    assert!(companion > left(&mut conn), "its companion outlives it");
 }
 
 #[test]
@@ -107,7 +104,7 @@ fn what_is_not_ours_is_left_alone() {
     assert_eq!(
         State::of(&mut conn).unwrap(),
         before,
-        "renewing never takes"
+        "a renewal never acquires"
     );
 }
 
@@ -124,7 +121,7 @@ fn the_bare_command_takes_it_once_and_gives_it_an_end() {
     );
     assert!(
         !mutex::try_acquire_unfenced(&mut conn, "a", &token, SECOND).unwrap(),
-        "it does not know its own"
+        "it does not recognise its own"
     );
     assert!(mutex::renew(&mut conn, "a", &token, 100 * SECOND).unwrap());
     assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), ["lock:a"]);

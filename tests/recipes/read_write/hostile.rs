@@ -76,9 +76,12 @@ fn assert_stops(conn: &mut Connection, token: &Token, (name, _, call): (&str, bo
         "{name}: {shown}"
     );
     assert!(!shown.contains(TOKEN), "{shown}");
-    assert_eq!(State::of(conn).unwrap(), before, "{name} changed something");
+    assert_eq!(State::of(conn).unwrap(), before, "{name} changed the data");
     let left: i64 = conn.pttl("lock:a").unwrap();
-    assert!(left <= end && left + 10_000 > end, "{name} moved the end");
+    assert!(
+        left <= end && left + 10_000 > end,
+        "{name} changed the expiry"
+    );
 }
 
 #[test]
@@ -242,11 +245,7 @@ fn assert_stops_free(
     let before = State::of(conn).unwrap();
     let error = call(conn, token).unwrap_err();
     assert!(matches!(error, Error::WrongKind { .. }), "{name}: {error}");
-    assert_eq!(
-        State::of(conn).unwrap(),
-        before,
-        "{name} left something behind"
-    );
+    assert_eq!(State::of(conn).unwrap(), before, "{name} left data behind");
 }
 
 #[test]

@@ -174,6 +174,6 @@ fn leases_that_run_out() {
             .flat_map(|thread| thread.join().unwrap())
             .collect()
     });
-    assert!(seen_enough(), "one kind never got in");
+    assert!(seen_enough(), "one kind was never granted");
     assert_exclusion(history);
 }

@@ -278,7 +278,7 @@ fn every_key_is_declared() {
     assert!(!scripts.is_empty());
     for path in scripts {
         let (script, name) = (fs::read_to_string(&path).unwrap(), path.display());
-        assert!(script.starts_with("-- "), "{name} does not say what it is");
+        assert!(script.starts_with("-- "), "{name} has no description");
         let code = script
             .lines()
             .filter(|line| !line.trim_start().starts_with("--"));

@@ -107,7 +107,7 @@ fn we_release_and_renew_what_the_document_took() {
     let companion: i64 = world.conn.pttl("{lock:a}:lease").unwrap();
     assert!(
         companion > world.left(),
-        "it ends by itself, but not before the lock"
+        "it expires, but not before the lock"
     );
     assert_eq!(
         world.release(&first),
@@ -140,7 +140,7 @@ fn one_owner_enters_by_either() {
     assert_eq!(
         world.release(&inner),
         Release::NotHeld,
-        "what is left is the document's"
+        "the rest is the document's"
     );
     assert_eq!(world.document.release("ours"), Some(1));
 }
@@ -238,7 +238,7 @@ fn a_mutex_of_the_same_name_before_leaves_no_fencing_token_behind_that_is_given_
 fn the_documents_traps_are_there_and_ours_are_not() {
     let mut world = World::start();
     assert_eq!(world.document.acquire("ours", "0").unwrap(), 1);
-    assert_eq!(world.left(), -2, "taken, and not there");
+    assert_eq!(world.left(), -2, "acquired, but not on the server");
 
     assert_eq!(world.document.acquire("ours", "60").unwrap(), 1);
     assert_eq!(world.document.acquire("ours", "1").unwrap(), 1);
@@ -246,14 +246,14 @@ fn the_documents_traps_are_there_and_ours_are_not() {
     world.conn.del::<_, ()>("lock:a").unwrap();
 
     assert!(world.document.acquire("ours", "0.5").is_err());
-    assert_eq!(world.left(), -1, "an error, and a lock for ever");
+    assert_eq!(world.left(), -1, "an error, and a lock that never expires");
     let token = Token::random();
     assert_eq!(world.acquire(&token).unwrap().count(), 2);
     assert!(
         (9_000..=10_001).contains(&world.left()),
-        "entering again gives it an end"
+        "entering again sets an expiry"
     );
     world.conn.persist::<_, ()>("lock:a").unwrap();
     assert!(world.renew(&token, LEASE).unwrap());
-    assert_eq!(world.left(), -1, "asking for longer shortens nothing");
+    assert_eq!(world.left(), -1, "a longer lease does not shorten it");
 }

@@ -39,7 +39,7 @@ fn a_level_that_nobody_owns_ends_with_its_own_lease_whoever_enters_meanwhile() {
         assert_ne!(release(&mut conn, &ours, &token), Release::NotHeld);
         granted = try_acquire(&mut conn, &theirs, &Token::random());
     }
-    assert!(granted.is_some(), "it is held for ever");
+    assert!(granted.is_some(), "it never expires");
     assert!(started.elapsed() >= lease);
     assert!(!reentrant::renew(&mut conn, "a", &ours, &lost, MINUTE).unwrap());
     assert_eq!(release(&mut conn, &ours, &lost), Release::NotHeld);
@@ -208,9 +208,9 @@ fn a_release_leaves_an_acquisition_that_is_in_its_last_millisecond() {
         then: &told,
     };
     let held_until_now: u64 = late.run(&mut conn, &long, Duration::ZERO);
-    assert_eq!(held_until_now, 2, "the release freed it before the end");
+    assert_eq!(held_until_now, 2, "the release freed it before its end");
     let is_free = comes_true(|| try_acquire(&mut conn, &theirs, &Token::random()).is_some());
-    assert!(is_free, "held on after the end");
+    assert!(is_free, "still held after its end");
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_level_that_is_over_is_not_brought_back_by_a_renewal() {
     assert!(!reentrant::renew(&mut conn, "a", &ours, &over, MINUTE).unwrap());
     assert_eq!(release(&mut conn, &ours, &over), Release::NotHeld);
     let next = try_acquire(&mut conn, &ours, &Token::random()).unwrap();
-    assert_eq!(next.count(), 2, "it is off the count");
+    assert_eq!(next.count(), 2, "it no longer counts");
     assert_eq!(
         release(&mut conn, &ours, &stays),
         Release::StillHeld { count: 1 }

@@ -122,7 +122,7 @@ fn entering_again_never_shortens_the_lease() {
     };
     assert!(enter(MINUTE) > 59_000);
     assert!(enter(SECOND) > 59_000);
-    assert!(enter(2 * MINUTE) > 119_000, "but lengthens it");
+    assert!(enter(2 * MINUTE) > 119_000, "but it lengthens it");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn renewing_never_shortens_and_is_only_for_the_owner() {
         reentrant::renew(conn, "a", owner, &token, lease).unwrap()
     };
     assert!(!renew(&mut conn, &ours, MINUTE));
-    assert_eq!(left(&mut conn), -2, "renewing never takes");
+    assert_eq!(left(&mut conn), -2, "a renewal never acquires");
     try_acquire(&mut conn, &ours, &token).unwrap();
     let before = State::of(&mut conn).unwrap();
     assert!(!renew(&mut conn, &theirs, MINUTE));
@@ -142,7 +142,11 @@ fn renewing_never_shortens_and_is_only_for_the_owner() {
     assert!(left(&mut conn) > 59_000);
     assert!(renew(&mut conn, &ours, SECOND));
     assert!(left(&mut conn) > 59_000);
-    assert_eq!(holds(&mut conn, &ours), 1, "one renewal is no acquisition");
+    assert_eq!(
+        holds(&mut conn, &ours),
+        1,
+        "a renewal is not an acquisition"
+    );
     for renews in [true, false] {
         conn.pexpire::<_, ()>("{lock:a}:lease", 1_000).unwrap();
         if renews {
@@ -151,10 +155,7 @@ fn renewing_never_shortens_and_is_only_for_the_owner() {
             try_acquire(&mut conn, &ours, &Token::random()).unwrap();
         }
         let companion: i64 = conn.pttl("{lock:a}:lease").unwrap();
-        assert!(
-            companion > left(&mut conn),
-            "what it has beside it outlives it"
-        );
+        assert!(companion > left(&mut conn), "its companion outlives it");
     }
 }
 

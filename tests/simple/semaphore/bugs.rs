@@ -82,7 +82,7 @@ fn a_refused_caller_of_the_book_leaves_a_ghost_and_ours_leaves_nothing() {
     assert_eq!(book.join("a", &refused).unwrap(), 1);
     assert!(book.release_fair("a", &held).unwrap());
     let free = book.acquire_fair(&ONE).unwrap();
-    assert_eq!(free, None, "nobody holds a permit, and none is to be had");
+    assert_eq!(free, None, "no permit is held, and none can be acquired");
 
     for way in ALL {
         let name = way.word();
@@ -111,7 +111,10 @@ fn whoever_asks_with_a_shorter_timeout_ends_the_permits_of_others() {
             ..ONE
         };
         assert!(acquire(&mut conn, way, &asked).unwrap().is_some());
-        assert!(!release(&mut conn, way, name, &held).unwrap(), "it is told");
+        assert!(
+            !release(&mut conn, way, name, &held).unwrap(),
+            "its release notices"
+        );
     }
 }
 
@@ -165,8 +168,8 @@ fn a_lock_that_has_no_end_blocks_the_book_for_ever_and_ours_until_it_gets_one() 
     let busy = acquire(&mut conn, Way::WithLock, &ONE);
     assert!(busy.is_err_and(|error| error.is_contended()));
     let then: i64 = conn.pttl("lock:a").unwrap();
-    assert!(then <= left, "an end that is set stays");
-    assert_eq!(conn.exists("a"), Ok(false), "nothing else was written");
+    assert!(then <= left, "an existing expiry stays");
+    assert_eq!(conn.exists("a"), Ok(false), "no other key was written");
     let () = conn.pexpire("lock:a", 1).unwrap();
     assert!(wait::comes_true(
         || acquire(&mut conn, Way::WithLock, &ONE).is_ok_and(|permit| permit.is_some())

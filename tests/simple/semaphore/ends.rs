@@ -27,7 +27,7 @@ fn assert_ends_in(conn: &mut Connection, way: Way, millis: i64) {
     let ends: Vec<i64> = ends.collect();
     for left in &ends {
         assert!((millis - LATE..=millis).contains(left), "{way:?}: {left}");
-        assert!((left - ends[0]).abs() <= 250, "one end: {ends:?}");
+        assert!((left - ends[0]).abs() <= 250, "a single expiry: {ends:?}");
     }
 }
 

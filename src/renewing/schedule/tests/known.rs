@@ -118,7 +118,7 @@ impl Known {
 impl Known {
     /// Asserts that this question is allowed now.
     pub(super) fn assert_wanted(&self, question: &Question<usize>, now: Instant) {
-        assert!(!self.gone, "a question about what is stopped or lost");
+        assert!(!self.gone, "a question about a stopped or lost lease");
         assert!(
             self.end().is_none_or(|end| end > now),
             "a question after the end"
@@ -134,9 +134,9 @@ impl Known {
                     assert!(lease <= self.terms.lease.max(left));
                     let early = self.renewed.is_some_and(|at| now < at + third / 2);
                     let may_be_early = self.failed || is_wanted(self.renew);
-                    assert!(!early || may_be_early, "a renewal that was not wanted yet");
+                    assert!(!early || may_be_early, "a renewal before it was due");
                 } else {
-                    assert_eq!(lease, left.max(MS), "a renewal of what only runs out");
+                    assert_eq!(lease, left.max(MS), "a renewal of a lease without renewal");
                     assert!(self.is_inherited || self.failed || is_wanted(self.renew));
                 }
             }
@@ -144,14 +144,14 @@ impl Known {
                 let is_wanted_more = is_wanted(self.renewed_by());
                 assert!(
                     !is_wanted_more || self.failed,
-                    "a look in place of a renewal"
+                    "a look instead of a renewal"
                 );
                 assert!(
                     is_wanted(self.look) || self.failed,
-                    "a look that nobody wanted"
+                    "a look that was not due"
                 );
                 let rested = self.asked.is_none_or(|asked| now >= asked + REST);
-                assert!(rested || self.failed, "looks without a rest");
+                assert!(rested || self.failed, "looks without a pause");
             }
         }
     }

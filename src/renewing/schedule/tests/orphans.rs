@@ -55,11 +55,11 @@ impl Orphans {
         let mut forgotten = false;
         let due = self.due(now);
         if due <= BATCH {
-            assert_eq!(asked.len(), due, "not those that are due");
+            assert_eq!(asked.len(), due, "not the due ones");
         }
         for orphan in asked {
             let known = &mut self.0[orphan.item];
-            assert!(!known.done, "given back once too often");
+            assert!(!known.done, "released once too often");
             assert!(known.due <= now);
             let mood = match moods() {
                 Mood::Forgotten if teaching => Mood::Refused,

@@ -135,7 +135,10 @@ impl World {
             Event::Stop(ref which) => {
                 let lease = &mut self.leases[which.index(count)];
                 self.schedule.stop(lease.id);
-                assert!(!self.schedule.is_in_flight(lease.id), "nothing is out");
+                assert!(
+                    !self.schedule.is_in_flight(lease.id),
+                    "no batch is in flight"
+                );
                 lease.gone = true;
             }
             Event::HandOver { ref which, .. } => self.hand_over(which.index(count), event),
@@ -273,7 +276,7 @@ impl World {
         let target = self.now + time;
         let mut steps = 0..100_000;
         while let Some(next) = self.schedule.due_at().filter(|due| *due <= target) {
-            assert!(steps.next().is_some(), "no end in sight");
+            assert!(steps.next().is_some(), "endless questions");
             self.now = self.now.max(next);
             self.ring();
             self.turn();
@@ -382,7 +385,7 @@ impl World {
             Mood::HandedOverMeanwhile => match question.ask {
                 Ask::Renew(_) => {
                     let next = self.schedule.hand_over(question.id, 0, lease.terms, sent);
-                    assert_eq!(next, None, "it would be renewed by the one before");
+                    assert_eq!(next, None, "the previous holder would renew it");
                     assert!(
                         self.schedule.is_in_flight(question.id),
                         "it is still its own"
@@ -413,10 +416,10 @@ impl World {
 
     fn over(&mut self, index: usize, reason: LostReason) {
         let lease = &mut self.leases[index];
-        assert!(!lease.gone, "told twice");
+        assert!(!lease.gone, "reported twice");
         assert!(
             lease.end().is_some_and(|end| end <= self.now),
-            "told too soon"
+            "reported too soon"
         );
         assert_eq!(Some(reason), lease.lost_at(self.now));
         lease.gone = true;
