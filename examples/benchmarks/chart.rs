@@ -1,74 +1,82 @@
-//! Pairs a second by threads, a line for each way of locking.
+//! Pairs of acquire and release by threads, a line for each way of locking.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
-use anyhow::{Context, anyhow};
-use plotters::{coord::Shift, prelude::*};
+use anyhow::Context;
+use plotters::{
+    prelude::*,
+    style::text_anchor::{HPos, VPos},
+};
 
-use crate::pairs::{Contender, THREADS};
+use crate::{
+    drawing::{self, Area, Axis, BLUE, GREY, INK, LIGHT_BLUE, ORANGE, SMALL, WIDTH, label},
+    pairs::{Contender, THREADS},
+};
 
-const SIZE: (u32, u32) = (760, 420);
-const FONT: &str = "sans-serif";
-const INK: RGBColor = RGBColor(40, 40, 40);
-/// Differ for the colour-blind, too.
-const COLORS: [RGBColor; 4] = [
-    RGBColor(150, 150, 150),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 114, 178),
-    RGBColor(0, 158, 115),
-];
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+const HEIGHT: i32 = 360;
+const LEFT: i32 = 50;
+const RIGHT: i32 = WIDTH - 30;
+const TOP: i32 = 80;
+const BOTTOM: i32 = HEIGHT - 54;
+const COLORS: [RGBColor; 4] = [GREY, BLUE, ORANGE, LIGHT_BLUE];
 
 /// Writes an SVG.
 pub(crate) fn draw(all: &[Contender], file: &Path) -> anyhow::Result<()> {
-    let root = SVGBackend::new(file, SIZE).into_drawing_area();
-    draw_lines(&root, all)
-        .and_then(|()| root.present().map_err(|error| anyhow!("{error}")))
-        .with_context(|| format!("cannot write {}", file.display()))
+    let text = drawing::svg(HEIGHT, |area| draw_lines(area, all))?;
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn draw_lines(root: &Area<'_>, all: &[Contender]) -> anyhow::Result<()> {
-    root.fill(&WHITE)?;
-    let speeds = all.iter().flat_map(|contender| &contender.came);
-    let highest = speeds.map(|(speed, _)| *speed).fold(1.0, f64::max);
-    // Each number of threads is as far from the next: most of them are small.
-    let last = THREADS.len() - 1;
-    let mut chart = ChartBuilder::on(root)
-        .caption("Pairs of acquire and release a second", (FONT, 20, &INK))
-        .margin(15)
-        .x_label_area_size(40)
-        .y_label_area_size(60)
-        .build_cartesian_2d(0..last, 0.0..1.15 * highest)?;
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .light_line_style(WHITE)
-        .x_labels(THREADS.len())
-        .x_label_formatter(&|place| {
-            THREADS
-                .get(*place)
-                .map_or_else(String::new, usize::to_string)
-        })
-        .x_desc("threads, each with a lock of its own")
-        .y_label_formatter(&|speed| format!("{speed:.0}"))
-        .label_style((FONT, 14, &INK))
-        .draw()?;
-    for (contender, color) in all.iter().zip(COLORS) {
-        let points = contender.came.iter().map(|(speed, _)| *speed).enumerate();
-        chart
-            .draw_series([PathElement::new(
-                points.clone().collect::<Vec<_>>(),
-                color.stroke_width(3),
-            )])?
-            .label(contender.name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(3)));
-        chart.draw_series(points.map(|point| Circle::new(point, 4, color.filled())))?;
+fn draw_lines(area: &Area<'_>, all: &[Contender]) -> anyhow::Result<()> {
+    let title = "Pairs of acquire and release, over those by hand";
+    let right_of = (HPos::Left, VPos::Center);
+    label(area, title, (12, 22), right_of, (drawing::TITLE, INK))?;
+    let entries: Vec<_> = all.iter().zip(COLORS).collect();
+    let entries = entries
+        .iter()
+        .map(|(contender, color)| (*color, contender.name));
+    drawing::legend(area, &entries.collect::<Vec<_>>(), (12, 50))?;
+
+    let ratios = all.iter().flat_map(|contender| &contender.came);
+    let axis = Axis {
+        left: LEFT,
+        right: RIGHT,
+        bottom: BOTTOM,
+        top: TOP,
+        highest: ratios.map(|(_, ratio)| *ratio).fold(1.0, f64::max),
+    };
+    axis.draw(area, |ratio| format!("{ratio:.1}"))?;
+    let below = (HPos::Center, VPos::Top);
+    for threads in THREADS {
+        let x = x(threads);
+        area.draw(&PathElement::new([(x, BOTTOM), (x, BOTTOM + 4)], INK))?;
+        label(
+            area,
+            &threads.to_string(),
+            (x, BOTTOM + 8),
+            below,
+            (SMALL, INK),
+        )?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .label_font((FONT, 14, &INK))
-        .draw()?;
+    let middle = i32::midpoint(LEFT, RIGHT);
+    let threads = "threads, each with its own lock";
+    label(area, threads, (middle, BOTTOM + 28), below, (SMALL, INK))?;
+
+    for (contender, color) in all.iter().zip(COLORS) {
+        let points = THREADS.iter().zip(&contender.came);
+        let points: Vec<_> = points
+            .map(|(threads, (_, ratio))| (x(*threads), axis.y(*ratio)))
+            .collect();
+        area.draw(&PathElement::new(points.clone(), color.stroke_width(3)))?;
+        for point in points {
+            area.draw(&Circle::new(point, 4, color.filled()))?;
+        }
+    }
     Ok(())
+}
+
+/// Where a number of threads is: to scale, from zero on.
+fn x(threads: usize) -> i32 {
+    let most = THREADS.into_iter().max().unwrap_or(1);
+    let width = usize::try_from(RIGHT - LEFT).unwrap_or(0);
+    LEFT + i32::try_from(threads * width / most).unwrap_or(0)
 }

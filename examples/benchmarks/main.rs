@@ -11,6 +11,9 @@ mod clusters;
 )]
 mod common;
 mod crowds;
+#[allow(dead_code, reason = "shared with examples that draw other charts")]
+#[path = "../shared/drawing.rs"]
+mod drawing;
 mod guards;
 mod measure;
 mod mutex;

@@ -18,7 +18,7 @@ use crate::{chart, common::Server, measure::median, worker::Worker};
 
 /// Has this program work for another, which says how: server, way of locking, threads.
 const WORKS: &str = "LEASEHOLD_BENCHMARK_PAIRS";
-pub(crate) const THREADS: [usize; 5] = [1, 2, 4, 8, 32];
+pub(crate) const THREADS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 
 /// A way of locking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,24 +60,22 @@ pub(crate) fn pairs(
     chart: Option<&Path>,
 ) -> anyhow::Result<()> {
     let this = env::current_exe()?;
-    let mut all = vec![Contender::new("raw", Way::Raw, &this)];
-    all.extend(before.map(|before| Contender::new("guard, before", Way::Guard, before)));
-    all.push(Contender::new("guard", Way::Guard, &this));
-    all.push(Contender::new(
-        "guard, no fencing token",
-        Way::Unfenced,
-        &this,
-    ));
+    let mut all = vec![
+        Contender::new("by hand", Way::Raw, &this),
+        Contender::new("Lease, fencing token", Way::Guard, &this),
+        Contender::new("Lease, no fencing token", Way::Unfenced, &this),
+    ];
+    all.extend(before.map(|before| Contender::new("Lease, before", Way::Guard, before)));
     println!(
-        "{:<28} {:>10} {:>7}",
-        "pairs, own lock each", "a second", "of raw"
+        "{:<38} {:>8} {:>7}",
+        "pairs, a lock per thread", "a second", "ratio"
     );
     for threads in THREADS {
         measure(server, rounds, turn, threads, &mut all)?;
         for contender in &all {
             let what = format!("{threads} thread(s), {}", contender.name);
             let (speed, ratio) = contender.came.last().context("nothing was measured")?;
-            println!("{what:<36} {speed:>10.0} {ratio:>7.2}");
+            println!("{what:<38} {speed:>8.0} {ratio:>7.2}");
         }
     }
     chart.map_or(Ok(()), |file| chart::draw(&all, file))

@@ -1,161 +1,120 @@
 //! The result at a glance: the sales of each strategy under each load, and the wait of a buyer.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use plotters::{
-    coord::Shift,
     prelude::*,
-    style::text_anchor::{HPos, Pos, VPos},
+    style::text_anchor::{HPos, VPos},
 };
 
 use crate::{
-    options::Cell,
+    drawing::{self, Area, Axis, BLUE, GREY, INK, LIGHT_BLUE, RED, SMALL, WIDTH, label},
     simulation::Outcome,
     table::{number, per_second},
     trade::Strategy,
 };
 
-const SIZE: (u32, u32) = (1_000, 440);
-const FONT: &str = "sans-serif";
-const INK: RGBColor = RGBColor(40, 40, 40);
-const BAR_WIDTH: f64 = 0.9;
+const LEFT: i32 = 60;
+const RIGHT: i32 = WIDTH - 20;
+const LEGEND: i32 = 34;
+const PANEL: i32 = 232;
+const TITLE: i32 = 22;
+/// How much of a bar's place it takes.
+const FILLED: i32 = 90;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-
-type Label = Text<'static, (f64, f64), String>;
-
-/// Writes an SVG of two panels.
+/// Writes an SVG of two panels, one below the other.
 pub(crate) fn draw(outcomes: &[Outcome], file: &Path) -> anyhow::Result<()> {
-    let root = SVGBackend::new(file, SIZE).into_drawing_area();
-    draw_panels(&root, outcomes)
-        .and_then(|()| root.present().map_err(|error| anyhow!("{error}")))
-        .with_context(|| format!("cannot write {}", file.display()))
+    let text = drawing::svg(LEGEND + 2 * PANEL, |area| draw_panels(area, outcomes))?;
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn draw_panels(root: &Area<'_>, outcomes: &[Outcome]) -> anyhow::Result<()> {
-    root.fill(&WHITE)?;
-    let (left, right) = root.split_horizontally(SIZE.0 / 2);
+fn draw_panels(area: &Area<'_>, outcomes: &[Outcome]) -> anyhow::Result<()> {
+    let drawn = |strategy: &Strategy| {
+        let mut cells = outcomes.iter().map(|outcome| outcome.cell);
+        cells.any(|cell| cell.strategy == *strategy)
+    };
+    let entries = Strategy::ALL.into_iter().filter(drawn);
+    let entries = entries.map(|strategy| (color(strategy), strategy.name()));
+    drawing::legend(area, &entries.collect::<Vec<_>>(), (12, LEGEND - 14))?;
 
-    let sold = bars(outcomes, |outcome| {
-        Some(per_second(outcome.sales.bought, outcome.seconds))
-    });
-    draw_panel(&left, "Sold per second", &sold, number)?;
-
-    let waits = bars(outcomes, |outcome| {
-        outcome.waits().map(|waits| waits.mean_ms)
-    });
+    let sold = |outcome: &Outcome| Some(per_second(outcome.sales.bought, outcome.seconds));
+    draw_panel(
+        area,
+        LEGEND,
+        "Items sold per second",
+        outcomes,
+        (&sold, &number),
+    )?;
+    let wait = |outcome: &Outcome| outcome.waits().map(|waits| waits.mean_ms);
     let millis = |wait| format!("{wait:.2}");
-    draw_panel(&right, "Mean wait per purchase, in ms", &waits, millis)
+    let title = "Mean wait per purchase, in ms";
+    draw_panel(area, LEGEND + PANEL, title, outcomes, (&wait, &millis))
 }
+
+/// What a panel shows, and how it is written.
+type Shown<'a> = (
+    &'a dyn Fn(&Outcome) -> Option<f64>,
+    &'a dyn Fn(f64) -> String,
+);
 
 /// Draws a group of bars for each load: one bar for each strategy, with its value above it.
 fn draw_panel(
     area: &Area<'_>,
+    top: i32,
     title: &str,
-    bars: &[Bar],
-    as_text: impl Fn(f64) -> String,
+    outcomes: &[Outcome],
+    (value, as_text): Shown<'_>,
 ) -> anyhow::Result<()> {
-    let width = bars.last().map_or(1.0, |bar| bar.left + 1.4);
-    let highest = bars.iter().map(Bar::height).fold(0.001, f64::max);
-    let mut chart = ChartBuilder::on(area)
-        .caption(title, (FONT, 20, &INK))
-        .margin(15)
-        .build_cartesian_2d(0.0..width, -0.1 * highest..1.3 * highest)?;
+    let title_at = (12, top + TITLE / 2);
+    let right_of = (HPos::Left, VPos::Center);
+    label(area, title, title_at, right_of, (drawing::TITLE, INK))?;
+    let values = outcomes.iter().filter_map(value);
+    let axis = Axis {
+        left: LEFT,
+        right: RIGHT,
+        bottom: top + PANEL - 32,
+        top: top + TITLE + 24,
+        highest: values.fold(0.001, f64::max),
+    };
+    axis.draw(area, as_text)?;
 
-    for strategy in Strategy::ALL {
-        let bars = bars.iter().filter(|bar| bar.cell.strategy == strategy);
-        if bars.clone().next().is_none() {
-            continue;
+    let groups: Vec<_> = outcomes
+        .chunk_by(|a, b| a.cell.load == b.cell.load)
+        .collect();
+    // A place for each bar, and one between two loads.
+    let places = i32::try_from(outcomes.len() + groups.len())?;
+    let place = (RIGHT - LEFT) / places.max(1);
+    let mut x = LEFT + place / 2;
+    for group in groups {
+        let from = x;
+        for outcome in group {
+            let value = value(outcome);
+            let corner = (x + place * FILLED / 100, axis.y(value.unwrap_or(0.0)));
+            let bar = Rectangle::new(
+                [(x, axis.bottom), corner],
+                color(outcome.cell.strategy).filled(),
+            );
+            area.draw(&bar)?;
+            let text = value.map_or("none".to_owned(), as_text);
+            let at = (x + place * FILLED / 200, corner.1 - 2);
+            label(area, &text, at, (HPos::Center, VPos::Bottom), (SMALL, INK))?;
+            x += place;
         }
-        let style = color(strategy).filled();
-        chart
-            .draw_series(bars.map(|bar| Rectangle::new(bar.corners(), style)))?
-            .label(strategy.name())
-            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], style));
+        let load = group.first().map(|outcome| outcome.cell.load.in_words());
+        let at = (i32::midpoint(from, x), axis.bottom + 6);
+        let below = (HPos::Center, VPos::Top);
+        label(area, &load.unwrap_or_default(), at, below, (SMALL, INK))?;
+        x += place;
     }
-    chart.draw_series(bars.iter().map(|bar| {
-        let text = bar.value.map_or("nothing sold".to_owned(), &as_text);
-        label(text, (bar.middle(), bar.height()), VPos::Bottom)
-    }))?;
-    chart.draw_series(names_of_loads(bars, -0.02 * highest))?;
-    chart.draw_series([PathElement::new([(0.0, 0.0), (width, 0.0)], INK)])?;
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .label_font((FONT, 14, &INK))
-        .draw()?;
     Ok(())
 }
 
-/// Returns one label below each group.
-fn names_of_loads(bars: &[Bar], height: f64) -> impl Iterator<Item = Label> {
-    bars.chunk_by(|a, b| a.cell.load == b.cell.load)
-        .filter_map(move |group| {
-            let (first, last) = (group.first()?, group.last()?);
-            let middle = f64::midpoint(first.middle(), last.middle());
-            Some(label(
-                first.cell.load.in_words(),
-                (middle, height),
-                VPos::Top,
-            ))
-        })
-}
-
-/// A cell's value and position.
-struct Bar {
-    cell: Cell,
-    left: f64,
-    /// `None` if nothing was bought.
-    value: Option<f64>,
-}
-
-/// Places the bars side by side, with a gap between two loads.
-fn bars(outcomes: &[Outcome], value: impl Fn(&Outcome) -> Option<f64>) -> Vec<Bar> {
-    let mut bars: Vec<Bar> = Vec::new();
-    for outcome in outcomes {
-        let left = bars.last().map_or(0.5, |last| {
-            let gap = if last.cell.load == outcome.cell.load {
-                0.0
-            } else {
-                1.0
-            };
-            last.left + 1.0 + gap
-        });
-        bars.push(Bar {
-            cell: outcome.cell,
-            left,
-            value: value(outcome),
-        });
-    }
-    bars
-}
-
-impl Bar {
-    fn height(&self) -> f64 {
-        self.value.unwrap_or(0.0)
-    }
-
-    fn middle(&self) -> f64 {
-        self.left + BAR_WIDTH / 2.0
-    }
-
-    fn corners(&self) -> [(f64, f64); 2] {
-        [(self.left, 0.0), (self.left + BAR_WIDTH, self.height())]
-    }
-}
-
-fn label(text: String, at: (f64, f64), side: VPos) -> Label {
-    let style = TextStyle::from((FONT, 14)).color(&INK);
-    Text::new(text, at, style.pos(Pos::new(HPos::Center, side)))
-}
-
-/// Colours that colour-blind readers can also tell apart.
 fn color(strategy: Strategy) -> RGBColor {
     match strategy {
-        Strategy::Watch => RGBColor(213, 94, 0),
-        Strategy::MarketLock => RGBColor(150, 150, 150),
-        Strategy::ItemLock => RGBColor(0, 114, 178),
-        Strategy::TwoLocks => RGBColor(86, 180, 233),
+        Strategy::Watch => RED,
+        Strategy::MarketLock => GREY,
+        Strategy::ItemLock => BLUE,
+        Strategy::TwoLocks => LIGHT_BLUE,
     }
 }

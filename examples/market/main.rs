@@ -12,6 +12,9 @@
 
 mod book;
 mod chart;
+#[allow(dead_code, reason = "shared with examples that draw other charts")]
+#[path = "../shared/drawing.rs"]
+mod drawing;
 mod invariants;
 mod json;
 mod options;

@@ -31,7 +31,7 @@ pub(crate) struct Entry {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Happened {
-    /// It asks for the lock and has to wait.
+    /// It waits for the lock.
     Waits,
     /// It holds the lock for this lease unless it renews; `None`: for ever.
     Acquired {
@@ -42,11 +42,11 @@ pub(crate) enum Happened {
     },
     /// The lease now ends this long from now.
     Renewed { lease_ms: u64 },
-    /// Its lock was removed on the server, and it does not know.
-    TakenAway,
+    /// Another deleted its lock, and it does not know.
+    Deleted,
     /// It learned that the lock is lost, and stops.
     Lost,
-    /// It gives the lock back, or believes that it does.
+    /// It releases the lock, or thinks that it does.
     Released,
 }
 

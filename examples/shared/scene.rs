@@ -29,7 +29,11 @@ const RED: &str = "1;31";
 pub(crate) struct Scene {
     title: String,
     actors: Vec<&'static str>,
+    /// How long a line of an actor may be.
     width: usize,
+    /// Where each column begins: the actors', and what is in Redis. An actor's text goes on below
+    /// the next actor's name, since each row has one actor's text; so a scene is 100 wide.
+    columns: Vec<usize>,
     watched: Vec<Watched>,
     looks: Connection,
     /// The names to print in place of texts that differ from run to run.
@@ -56,10 +60,14 @@ impl Scene {
                     .any(|start| key.starts_with(start));
             Watched::new(key, if is_data { Shown::Data } else { Shown::Lock })
         };
+        let (step, width) = if actors.len() > 2 { (15, 28) } else { (22, 32) };
+        let starts = (0..actors.len()).map(|n| TIME + step * n);
+        let in_redis = TIME + step * actors.len().saturating_sub(1) + width;
         let scene = Self {
             title: title.to_owned(),
             actors: actors.to_vec(),
-            width: if actors.len() > 2 { 28 } else { 32 },
+            width,
+            columns: starts.chain([in_redis]).collect(),
             watched: keys.iter().map(watched).collect(),
             looks: redis.client()?,
             names: Vec::new(),
@@ -240,10 +248,14 @@ impl Scene {
         let lines = cells.iter().map(Vec::len).max().unwrap_or(0).max(1);
         for n in 0..lines {
             let time = if n == 0 { time } else { "" };
-            let texts = cells.iter().map(|cell| cell.get(n).map_or("", |line| line));
-            let padded: Vec<_> = texts.map(|text| format!("{text:0$}", self.width)).collect();
+            let mut row = String::new();
+            for (cell, column) in cells.iter().zip(&self.columns) {
+                if let Some(text) = cell.get(n) {
+                    row = format!("{row:0$}{text}", column - TIME);
+                }
+            }
             let time = in_color(FAINT, &format!("{time:TIME$}"));
-            say((time + &padded.concat()).trim_end())?;
+            say((time + &row).trim_end())?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! From a history to bars: what each holder did, what it believed, and when two were at work at once.
+//! From a history to bars: what each holder did, what it thought, and when two worked at once.
 
 use crate::history::{Entry, Happened};
 
@@ -10,8 +10,8 @@ const CLOCK_ERROR: u64 = 5;
 pub(crate) struct Scene {
     pub(crate) title: String,
     pub(crate) rows: Vec<Row>,
-    /// When two were at work who exclude each other.
-    pub(crate) collisions: Vec<Span>,
+    /// When two worked who exclude each other.
+    pub(crate) conflicts: Vec<Span>,
     pub(crate) length_ms: u64,
 }
 
@@ -19,10 +19,10 @@ pub(crate) struct Scene {
 pub(crate) struct Row {
     pub(crate) holder: String,
     pub(crate) bars: Vec<(Bar, Span)>,
-    /// When it was told of a loss.
-    pub(crate) told: Vec<u64>,
-    /// When it is at work, and whether as a reader.
-    at_work: Vec<(Span, bool)>,
+    /// When a hold ended otherwise than by its release, and how.
+    pub(crate) marks: Vec<(u64, &'static str)>,
+    /// When it works, and whether as a reader.
+    works: Vec<(Span, bool)>,
     open: Open,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Row {
 pub(crate) enum Bar {
     Waits,
     Holds,
-    /// It believes that it holds the lock, and does not.
+    /// It thinks that it still holds the lock, and does not.
     Believes,
 }
 
@@ -40,6 +40,12 @@ pub(crate) enum Bar {
 pub(crate) struct Span {
     pub(crate) from: u64,
     pub(crate) to: u64,
+}
+
+impl Span {
+    pub(crate) fn contains(self, at: u64) -> bool {
+        (self.from..self.to).contains(&at)
+    }
 }
 
 /// What a holder has begun and not ended.
@@ -52,8 +58,9 @@ enum Open {
     },
     Holding {
         since: u64,
-        /// When the server ends it.
+        /// When the server ends it, and how.
         end: u64,
+        ended: &'static str,
         reader: bool,
     },
 }
@@ -81,7 +88,7 @@ impl Scene {
         }
         Self {
             title: title.unwrap_or_default(),
-            collisions: collisions(&rows),
+            conflicts: conflicts(&rows),
             rows,
             length_ms,
         }
@@ -98,20 +105,23 @@ impl Row {
                 self.open = Open::Holding {
                     since: at,
                     end,
+                    ended: "expired",
                     reader,
                 };
             }
             (Happened::Renewed { lease_ms }, Open::Holding { end, .. }) => *end = at + lease_ms,
-            (Happened::TakenAway, Open::Holding { end, .. }) => *end = at.min(*end),
+            (Happened::Deleted, Open::Holding { end, ended, .. }) if at < *end => {
+                (*end, *ended) = (at, "deleted");
+            }
             (Happened::Lost, Open::Holding { end, .. }) => {
                 *end = at.min(*end);
-                self.told.push(at);
                 self.close(at);
+                self.marks.push((at, "notified"));
             }
-            // The thread that tells may come after the one that released.
-            (Happened::Lost, _) => self.told.push(at),
+            // The thread that notifies may come after the one that released.
+            (Happened::Lost, _) => self.marks.push((at, "notified")),
             (Happened::Released, _) => self.close(at),
-            (Happened::Renewed { .. } | Happened::TakenAway, _) => {}
+            (Happened::Renewed { .. } | Happened::Deleted, _) => {}
         }
     }
 
@@ -120,14 +130,22 @@ impl Row {
         match std::mem::take(&mut self.open) {
             Open::Nothing => {}
             Open::Waiting { since } => self.add(Bar::Waits, since, at),
-            Open::Holding { since, end, reader } => {
+            Open::Holding {
+                since,
+                end,
+                ended,
+                reader,
+            } => {
                 self.add(Bar::Holds, since, end.min(at));
+                if end < at {
+                    self.marks.push((end, ended));
+                }
                 self.add(Bar::Believes, end, at);
                 let span = Span {
                     from: since,
                     to: at,
                 };
-                self.at_work.push((span, reader));
+                self.works.push((span, reader));
             }
         }
     }
@@ -139,12 +157,12 @@ impl Row {
     }
 }
 
-fn collisions(rows: &[Row]) -> Vec<Span> {
+fn conflicts(rows: &[Row]) -> Vec<Span> {
     let mut found = Vec::new();
     for (index, row) in rows.iter().enumerate() {
         for other in &rows[index + 1..] {
-            for (mine, i_read) in &row.at_work {
-                for (theirs, they_read) in &other.at_work {
+            for (mine, i_read) in &row.works {
+                for (theirs, they_read) in &other.works {
                     let (from, to) = (mine.from.max(theirs.from), mine.to.min(theirs.to));
                     if !(*i_read && *they_read) && from + CLOCK_ERROR < to {
                         found.push(Span { from, to });

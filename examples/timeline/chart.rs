@@ -1,59 +1,51 @@
-//! The picture. Its colours differ for the colour-blind too, what is wrong has a row of its own, and in dark mode paper and
-//! ink change places.
+//! The picture: scenes one below the other. Conflicts have a row of their own.
 
 use plotters::{
     prelude::*,
-    style::text_anchor::{HPos, Pos, VPos},
+    style::text_anchor::{HPos, VPos},
 };
 
-use crate::bars::{Bar, Scene, Span};
+use crate::{
+    bars::{Bar, Row, Scene, Span},
+    drawing::{self, Area, BLUE, GREY, INK, ORANGE, RED, SMALL, WIDTH, label},
+};
 
-const WIDTH: i32 = 760;
-const LEFT: i32 = 110;
-const RIGHT: i32 = 20;
-const TITLE: i32 = 34;
+const LEFT: i32 = 84;
+const RIGHT: i32 = 30;
+const TITLE: i32 = 36;
 const ROW: i32 = 26;
 const AXIS: i32 = 34;
-const LEGEND: i32 = 34;
-const FONT: &str = "sans-serif";
+const LEGEND: i32 = 36;
 
-const PAPER: RGBColor = RGBColor(255, 255, 255);
-const INK: RGBColor = RGBColor(31, 35, 40);
-const WAITS: RGBColor = RGBColor(160, 165, 170);
-const HOLDS: RGBColor = RGBColor(0, 114, 178);
-const BELIEVES: RGBColor = RGBColor(230, 159, 0);
-const COLLISION: RGBColor = RGBColor(213, 94, 0);
+const LEFT_OF: (HPos, VPos) = (HPos::Right, VPos::Center);
+const RIGHT_OF: (HPos, VPos) = (HPos::Left, VPos::Center);
 
-/// Follows the reader's setting, where the viewer of the picture knows it.
-const DARK_MODE: &str = "<style>@media (prefers-color-scheme: dark) { \
-     [fill='#FFFFFF'] { fill: #0D1117 } [fill='#1F2328'] { fill: #E6EDF3 } [stroke='#1F2328'] { stroke: #E6EDF3 } \
-     }</style>\n";
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
-
-/// The text of an SVG file: the scenes one below the other, on one scale of time.
+/// The text of an SVG file: the scenes on one scale of time.
 pub(crate) fn draw(scenes: &[Scene]) -> anyhow::Result<String> {
     let height = scenes.iter().map(height).sum::<i32>() + LEGEND;
-    let length_ms = scenes
-        .iter()
-        .map(|scene| scene.length_ms)
-        .max()
-        .unwrap_or(0);
-    let mut text = String::new();
-    {
-        let size = (WIDTH.try_into()?, height.try_into()?);
-        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
-        area.fill(&PAPER)?;
+    let lengths = scenes.iter().map(|scene| scene.length_ms);
+    let length_ms = lengths.max().unwrap_or(0);
+    drawing::svg(height, |area| {
         let mut top = 0;
         for scene in scenes {
-            draw_scene(&area, scene, length_ms, top)?;
+            draw_scene(area, scene, length_ms, top)?;
             top += self::height(scene);
         }
-        draw_legend(&area, top)?;
-        area.present()?;
-    }
-    let (head, rest) = text.split_once(">\n").unwrap_or(("", &text));
-    Ok(format!("{head}>\n{DARK_MODE}{rest}"))
+        drawing::legend(area, &legend(scenes), (LEFT, top + LEGEND / 2))
+    })
+}
+
+/// The bars that occur.
+fn legend(scenes: &[Scene]) -> Vec<(RGBColor, &'static str)> {
+    let rows = || scenes.iter().flat_map(|scene| &scene.rows);
+    let occurs = |bar| rows().any(|row| row.bars.iter().any(|(kind, _)| *kind == bar));
+    let all = [
+        (Bar::Waits, "waits"),
+        (Bar::Holds, "holds the lock"),
+        (Bar::Believes, "thinks it still holds it"),
+    ];
+    let occurring = all.into_iter().filter(|(bar, _)| occurs(*bar));
+    occurring.map(|(bar, text)| (color(bar), text)).collect()
 }
 
 fn height(scene: &Scene) -> i32 {
@@ -61,38 +53,64 @@ fn height(scene: &Scene) -> i32 {
 }
 
 fn rows(scene: &Scene) -> i32 {
-    let collisions = usize::from(!scene.collisions.is_empty());
-    i32::try_from(scene.rows.len() + collisions).unwrap_or(0)
+    let conflicts = usize::from(!scene.conflicts.is_empty());
+    i32::try_from(scene.rows.len() + conflicts).unwrap_or(0)
 }
 
 fn draw_scene(area: &Area<'_>, scene: &Scene, length_ms: u64, top: i32) -> anyhow::Result<()> {
-    let x = |at: u64| LEFT + scaled(at, length_ms);
-    let bar = |span: &Span, row: i32| {
-        let y = top + TITLE + ROW * row;
-        [(x(span.from), y + 4), (x(span.to), y + ROW - 4)]
-    };
-    label(area, &scene.title, (12, top + TITLE / 2), HPos::Left, 16)?;
-    for (row, index) in scene.rows.iter().zip(0..) {
-        let middle = top + TITLE + ROW * index + ROW / 2;
-        label(area, &row.holder, (LEFT - 12, middle), HPos::Right, 14)?;
-        for (kind, span) in &row.bars {
-            area.draw(&Rectangle::new(bar(span, index), color(*kind).filled()))?;
-        }
-        for &told in &row.told {
-            let line = [(x(told), middle - ROW / 2), (x(told), middle + ROW / 2)];
-            area.draw(&PathElement::new(line, INK.stroke_width(3)))?;
-            label(area, "told", (x(told) + 6, middle), HPos::Left, 13)?;
-        }
+    let title = (12, top + TITLE / 2);
+    label(area, &scene.title, title, RIGHT_OF, (drawing::TITLE, INK))?;
+    let mut y = top + TITLE;
+    for row in &scene.rows {
+        draw_row(area, row, length_ms, y)?;
+        y += ROW;
     }
-    if !scene.collisions.is_empty() {
-        let last = rows(scene) - 1;
-        let middle = top + TITLE + ROW * last + ROW / 2;
-        label(area, "two at work", (LEFT - 12, middle), HPos::Right, 14)?;
-        for span in &scene.collisions {
-            area.draw(&Rectangle::new(bar(span, last), COLLISION.filled()))?;
+    if !scene.conflicts.is_empty() {
+        let name = (LEFT - 10, y + ROW / 2);
+        label(area, "conflict", name, LEFT_OF, (SMALL, INK))?;
+        for span in &scene.conflicts {
+            draw_bar(area, *span, RED, length_ms, y)?;
         }
+        y += ROW;
     }
-    draw_axis(area, length_ms, top + TITLE + ROW * rows(scene))
+    draw_axis(area, length_ms, y)
+}
+
+fn draw_row(area: &Area<'_>, row: &Row, length_ms: u64, y: i32) -> anyhow::Result<()> {
+    let middle = y + ROW / 2;
+    label(
+        area,
+        &row.holder,
+        (LEFT - 10, middle),
+        LEFT_OF,
+        (SMALL, INK),
+    )?;
+    for (kind, span) in &row.bars {
+        draw_bar(area, *span, color(*kind), length_ms, y)?;
+    }
+    for &(at, name) in &row.marks {
+        let x = x(at, length_ms);
+        let line = [(x, y), (x, y + ROW)];
+        area.draw(&PathElement::new(line, INK.stroke_width(3)))?;
+        // Bars have the same colour in dark mode, and paper has not.
+        let is_on_bar = row.bars.iter().any(|(_, span)| span.contains(at));
+        let style = (SMALL, if is_on_bar { BLACK } else { INK });
+        label(area, name, (x + 6, middle), RIGHT_OF, style)?;
+    }
+    Ok(())
+}
+
+fn draw_bar(
+    area: &Area<'_>,
+    span: Span,
+    color: RGBColor,
+    length_ms: u64,
+    y: i32,
+) -> anyhow::Result<()> {
+    let from = (x(span.from, length_ms), y + 4);
+    let to = (x(span.to, length_ms), y + ROW - 4);
+    area.draw(&Rectangle::new([from, to], color.filled()))?;
+    Ok(())
 }
 
 fn draw_axis(area: &Area<'_>, length_ms: u64, y: i32) -> anyhow::Result<()> {
@@ -104,53 +122,24 @@ fn draw_axis(area: &Area<'_>, length_ms: u64, y: i32) -> anyhow::Result<()> {
         .unwrap_or(60_000);
     let mut at = 0;
     while at <= length_ms {
-        let x = LEFT + scaled(at, length_ms);
+        let x = x(at, length_ms);
         area.draw(&PathElement::new([(x, y), (x, y + 4)], INK))?;
-        label(area, &format!("{at} ms"), (x, y + 13), HPos::Center, 12)?;
+        let below = (HPos::Center, VPos::Center);
+        label(area, &format!("{at} ms"), (x, y + 14), below, (SMALL, INK))?;
         at += step;
     }
     Ok(())
 }
 
-fn draw_legend(area: &Area<'_>, top: i32) -> anyhow::Result<()> {
-    let entries = [
-        (WAITS, "waits"),
-        (HOLDS, "holds the lock"),
-        (BELIEVES, "believes so, and does not"),
-        (COLLISION, "two at work"),
-    ];
-    let y = top + LEGEND / 2;
-    for ((color, text), x) in entries.into_iter().zip([LEFT, 200, 340, 550]) {
-        let square = [(x, y - 6), (x + 12, y + 6)];
-        area.draw(&Rectangle::new(square, color.filled()))?;
-        label(area, text, (x + 18, y), HPos::Left, 13)?;
-    }
-    Ok(())
-}
-
-fn label(
-    area: &Area<'_>,
-    text: &str,
-    at: (i32, i32),
-    side: HPos,
-    points: u32,
-) -> anyhow::Result<()> {
-    let style = TextStyle::from((FONT, points)).color(&INK);
-    let style = style.pos(Pos::new(side, VPos::Center));
-    area.draw(&Text::new(text.to_owned(), at, style))?;
-    Ok(())
-}
-
-/// How far to the right of the beginning a moment is.
-fn scaled(at: u64, length: u64) -> i32 {
+fn x(at: u64, length_ms: u64) -> i32 {
     let width = u64::from((WIDTH - LEFT - RIGHT).unsigned_abs());
-    i32::try_from(at * width / length.max(1)).unwrap_or(0)
+    LEFT + i32::try_from(at * width / length_ms.max(1)).unwrap_or(0)
 }
 
 fn color(bar: Bar) -> RGBColor {
     match bar {
-        Bar::Waits => WAITS,
-        Bar::Holds => HOLDS,
-        Bar::Believes => BELIEVES,
+        Bar::Waits => GREY,
+        Bar::Holds => BLUE,
+        Bar::Believes => ORANGE,
     }
 }

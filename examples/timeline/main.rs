@@ -1,4 +1,4 @@
-//! Draws a history of holds: a bar for each holder, and where two were at work at once.
+//! Draws a history of holds: bars for each holder, and where two worked at once.
 //!
 //! `cargo run --example traps -- overrun --history overrun.jsonl` writes a history, and
 //! `cargo run --example timeline -- overrun.jsonl` draws it as `overrun.svg`.
@@ -6,6 +6,9 @@
 
 mod bars;
 mod chart;
+#[allow(dead_code, reason = "shared with examples that draw other charts")]
+#[path = "../shared/drawing.rs"]
+mod drawing;
 #[allow(dead_code, reason = "shared with those who write histories")]
 #[path = "../shared/history.rs"]
 mod history;
@@ -18,7 +21,7 @@ use clap::Parser;
 use bars::Scene;
 use history::Entry;
 
-/// Draws a history of holds as SVG: a bar for each holder, and where two were at work at once
+/// Draws a history of holds as SVG: bars for each holder, and where two worked at once
 #[derive(Debug, Parser)]
 #[command(name = "timeline")]
 struct Options {

@@ -60,6 +60,10 @@ fn scenes(name: &str, args: &[&str]) -> Vec<String> {
         command.args(args);
         command
     });
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 100),
+        "{text}"
+    );
     let heads = text.split("\ntime ").skip(1);
     heads
         .map(|scene| lasting(&format!("time {}", scene.split("\n\n").next().unwrap())))

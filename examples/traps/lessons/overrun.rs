@@ -3,7 +3,9 @@
 //! The first of the book's three problems. `DEL` does not check who holds the lock. So the key's
 //! value must name the holder, and the release must compare it.
 
-use leasehold::{acquire_lock_with_timeout, release_lock};
+use std::thread::scope;
+
+use leasehold::{Locks, Options, release_lock};
 
 use crate::prelude::*;
 
@@ -28,7 +30,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.wait_until(500);
     scene.send("A", &mut conn, "DEL lock:trap")?;
     scene.record("A", Happened::Released)?;
-    scene.record("B", Happened::TakenAway)?;
+    scene.record("B", Happened::Deleted)?;
     let third = scene.send("C", &mut conn, "SET lock:trap C NX PX 10000")?;
     scene.record("C", acquired(10_000))?;
     scene.wait_until(700);
@@ -42,34 +44,44 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut conn = redis.client()?;
-    let first = acquire_lock_with_timeout(&mut conn, NAME, NO_WAIT, millis(300))?;
-    let first = first.context("the lock is free")?;
-    scene.knows(&first, "A");
-    scene.tell("A", "acquire_lock_with_timeout\n(lease 300 ms)\ngranted")?;
-    scene.record("A", acquired(300))?;
+    let of = |holder, lease_ms| {
+        let lease = Options::new().lease(millis(lease_ms));
+        match scene.recorder() {
+            Some(recorder) => lease.events(recorder.events(holder, lease_ms)),
+            None => lease,
+        }
+    };
+    let locks = Locks::new(&redis.pool)?;
+    let [mine, theirs] =
+        [("A", 300), ("B", 10_000)].map(|(holder, ms)| locks.with(of(holder, ms)).lock(NAME));
+    let first = mine.try_acquire()?.context("the lock is free")?;
+    let token = first.token().clone();
+    scene.knows(&token, "A");
+    scene.tell("A", "Lock::try_acquire\n(lease 300 ms)\ngranted")?;
     scene.record("B", Happened::Waits)?;
-    let second = acquire_lock_with_timeout(&mut conn, NAME, secs(5), secs(10))?;
-    let second = second.context("A's lease ends")?;
-    scene.knows(&second, "B");
-    scene.tell("B", "acquire_lock_with_timeout\ngranted")?;
-    scene.record("B", acquired(10_000))?;
-    scene.wait_until(500);
-    let was_ours = release_lock(&mut conn, NAME, &first)?;
-    scene.tell(
-        "A",
-        &format!("release_lock\n{was_ours}: A no longer held it"),
-    )?;
-    scene.record("A", Happened::Released)?;
-    let third = acquire_lock_with_timeout(&mut conn, NAME, NO_WAIT, secs(10))?;
+    let second = scope(|threads| -> Result<_> {
+        let waiter = threads.spawn(|| theirs.acquire(secs(5)));
+        scene.wait_until(500);
+        scene.tell("A", "Lease::release")?;
+        first.release()?;
+        Ok(waiter.join().ok().context("B fails")??)
+    })?;
+    scene.knows(second.token(), "B");
+    scene.tell("B", "Lock::acquire\ngranted")?;
+    scene.wait_until(600);
+    let again = release_lock(&mut conn, NAME, &token)?;
+    scene.tell("A", &format!("release_lock, once more\n{again}"))?;
+    let third = mine.try_acquire()?;
     scene.tell(
         "C",
-        &format!("acquire_lock_with_timeout\n{}", granted(third.as_ref())),
+        &format!("Lock::try_acquire\n{}", granted(third.as_ref())),
     )?;
-    let stands = release_lock(&mut conn, NAME, &second)?;
-    scene.record("B", Happened::Released)?;
+    scene.record("C", Happened::Waits)?;
+    scene.wait_until(700);
+    second.release()?;
     scene.goes_right(
-        !was_ours && third.is_none() && stands,
-        "A's token cannot release B's lock. But A worked too long: see sigstop.",
+        !again && third.is_none(),
+        "A's lease renews itself, and A's token cannot release B's lock.",
     )
 }
 

@@ -36,7 +36,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.wait_until(200);
     scene.eval("B", &mut conn, RELEASE_ONE_HASH, &key, &["read", second])?;
     scene.record("B", Happened::Released)?;
-    scene.record("A", Happened::TakenAway)?;
+    scene.record("A", Happened::Deleted)?;
     scene.wait_until(300);
     let got = scene.eval(
         "writer",

@@ -29,7 +29,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     )?;
     scene.wait_until(150);
     scene.send("operator", &mut conn, "DEL lock:trap")?;
-    scene.record("A", Happened::TakenAway)?;
+    scene.record("A", Happened::Deleted)?;
     let got = scene.send("B", &mut conn, "SET lock:trap B NX PX 10000")?;
     scene.record(
         "B",
