@@ -5,7 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-const COLUMNS: usize = 100;
+/// With the numbers at the left, a line of 100.
+const COLUMNS: usize = 96;
 
 /// One hold, as its holder saw it.
 #[derive(Clone, Copy)]
@@ -78,11 +79,11 @@ impl Picture {
         }
         let _ = writeln!(
             text,
-            "    {:<50}{:>50}",
+            "    {:<48}{:>48}",
             "0 s",
             format!("{:.1} s", ended.duration_since(self.began).as_secs_f64())
         );
-        text.push_str("    # held   X lost   ? released, no answer\n\n");
+        text.push_str("    # holds the lock   X lost   ? released, no answer\n\n");
         sum_up(&mut text, holds, ended);
         text
     }
