@@ -53,6 +53,12 @@ fn lasting(text: &str) -> String {
     lasting
 }
 
+/// A browser makes its readers scroll a wider one.
+fn assert_narrow(picture: &str) {
+    let is_narrow = |line: &str| line.chars().count() <= 100;
+    assert!(picture.lines().all(is_narrow), "{picture}");
+}
+
 /// The output of an example, scene by scene, from its column headers on.
 fn scenes(name: &str, args: &[&str]) -> Vec<String> {
     let text = printed(|| {
@@ -60,10 +66,7 @@ fn scenes(name: &str, args: &[&str]) -> Vec<String> {
         command.args(args);
         command
     });
-    assert!(
-        text.lines().all(|line| line.chars().count() <= 100),
-        "{text}"
-    );
+    assert_narrow(&text);
     let heads = text.split("\ntime ").skip(1);
     heads
         .map(|scene| lasting(&format!("time {}", scene.split("\n\n").next().unwrap())))
@@ -75,6 +78,7 @@ fn pictures(page: &str) -> Vec<String> {
     let blocks = page.split("```text\n").skip(1);
     let blocks = blocks.filter_map(|block| block.split("```").next());
     let pictures = blocks.filter(|block| block.starts_with("time "));
+    let pictures = pictures.inspect(|picture| assert_narrow(picture));
     pictures.map(lasting).collect()
 }
 
