@@ -6,7 +6,7 @@ use std::{
     io::Write,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use leasehold::{
@@ -79,7 +79,7 @@ impl Recorder {
     pub(crate) fn record(&self, holder: &str, happened: Happened) -> anyhow::Result<()> {
         let entry = Entry {
             scene: self.scene.clone(),
-            at_ms: self.started.elapsed().as_millis().try_into()?,
+            at_ms: millis(self.started.elapsed()),
             holder: holder.to_owned(),
             happened,
         };
@@ -91,11 +91,11 @@ impl Recorder {
 
     /// Returns hooks for [`leasehold::Options::events`] that record what happens to one holder's
     /// locks.
-    pub(crate) fn events(&self, holder: &str, lease_ms: u64) -> Arc<dyn Events> {
+    pub(crate) fn events(&self, holder: &str, lease: Duration) -> Arc<dyn Events> {
         Arc::new(HoldsOf {
             recorder: self.clone(),
             holder: holder.to_owned(),
-            lease_ms,
+            lease,
         })
     }
 }
@@ -103,7 +103,7 @@ impl Recorder {
 struct HoldsOf {
     recorder: Recorder,
     holder: String,
-    lease_ms: u64,
+    lease: Duration,
 }
 
 impl HoldsOf {
@@ -116,15 +116,14 @@ impl HoldsOf {
 impl Events for HoldsOf {
     fn acquired(&self, _acquired: &Acquired<'_>) {
         self.record(Happened::Acquired {
-            lease_ms: Some(self.lease_ms),
+            lease_ms: Some(millis(self.lease)),
             reader: false,
         });
     }
 
     fn renewed(&self, renewed: &Renewed<'_>) {
-        let lease_ms = renewed.remaining().as_millis().try_into();
         self.record(Happened::Renewed {
-            lease_ms: lease_ms.unwrap_or(u64::MAX),
+            lease_ms: millis(renewed.remaining()),
         });
     }
 
@@ -135,4 +134,8 @@ impl Events for HoldsOf {
     fn released(&self, _released: &Released<'_>) {
         self.record(Happened::Released);
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    duration.as_millis().try_into().unwrap_or(u64::MAX)
 }

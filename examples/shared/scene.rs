@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::ensure;
 use leasehold::{
-    Token,
+    Options, Token,
     redis::{self, Connection, ConnectionLike, Script, Value},
 };
 
@@ -90,6 +90,15 @@ impl Scene {
 
     pub(crate) fn recorder(&self) -> Option<&Recorder> {
         self.recorder.as_ref()
+    }
+
+    /// Options with this lease. What becomes of it goes into the history, as this actor's.
+    pub(crate) fn options(&self, actor: &str, lease: Duration) -> Options {
+        let options = Options::new().lease(lease);
+        match &self.recorder {
+            Some(recorder) => options.events(recorder.events(actor, lease)),
+            None => options,
+        }
     }
 
     /// Records an event of an actor's hold.

@@ -5,7 +5,7 @@
 
 use std::thread::scope;
 
-use leasehold::{Locks, Options, release_lock};
+use leasehold::{Locks, release_lock};
 
 use crate::prelude::*;
 
@@ -44,16 +44,9 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut conn = redis.client()?;
-    let of = |holder, lease_ms| {
-        let lease = Options::new().lease(millis(lease_ms));
-        match scene.recorder() {
-            Some(recorder) => lease.events(recorder.events(holder, lease_ms)),
-            None => lease,
-        }
-    };
     let locks = Locks::new(&redis.pool)?;
-    let [mine, theirs] =
-        [("A", 300), ("B", 10_000)].map(|(holder, ms)| locks.with(of(holder, ms)).lock(NAME));
+    let mine = locks.with(scene.options("A", millis(300))).lock(NAME);
+    let theirs = locks.with(scene.options("B", secs(10))).lock(NAME);
     let first = mine.try_acquire()?.context("the lock is free")?;
     let token = first.token().clone();
     scene.knows(&token, "A");

@@ -3,7 +3,7 @@
 //! An operator deletes a lock, or the server loses it. Its holder works on, and finds out when it
 //! releases, if it checks the answer.
 
-use leasehold::{Locks, Options};
+use leasehold::Locks;
 
 use crate::prelude::*;
 
@@ -47,15 +47,9 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut conn = redis.client()?;
-    let of = |holder| {
-        let lease = Options::new().lease(secs(3));
-        match scene.recorder() {
-            Some(recorder) => lease.events(recorder.events(holder, 3_000)),
-            None => lease,
-        }
-    };
     let locks = Locks::new(&redis.pool)?;
-    let [mine, theirs] = ["A", "B"].map(|holder| locks.with(of(holder)).lock(NAME));
+    let [mine, theirs] =
+        ["A", "B"].map(|holder| locks.with(scene.options(holder, secs(3))).lock(NAME));
     let lease = mine.acquire(secs(1))?;
     scene.knows(lease.token(), "A");
     scene.tell("A", "Lock::acquire\n(lease 3 s)\ngranted")?;
