@@ -27,7 +27,7 @@ pub(crate) fn draw(all: &[Contender], file: &Path) -> anyhow::Result<()> {
 }
 
 fn draw_lines(area: &Area<'_>, all: &[Contender]) -> anyhow::Result<()> {
-    let title = "Pairs of acquire and release, over those by hand";
+    let title = "Pairs of acquire and release per second; by hand is 1";
     let right_of = (HPos::Left, VPos::Center);
     label(area, title, (12, 22), right_of, (drawing::TITLE, INK))?;
     let entries: Vec<_> = all.iter().zip(COLORS).collect();

@@ -10,9 +10,9 @@ use crate::{
 
 /// The figures that may be compared between runs.
 const STABLE: [&str; 3] = [
-    "Stable from run to run: rows with locks have no retries; rows with WATCH have some at each load, and with 5",
-    "listers WATCH retries more often than it buys. All other figures depend on the machine and its load:",
-    "compare them only within a run.",
+    "Stable from run to run: rows with locks have no retries; rows with WATCH have some at each load,",
+    "and with 5 listers WATCH retries more often than it buys. All other figures depend on the machine",
+    "and its load: compare them only within a run.",
 ];
 
 /// Returns the whole report as text.
@@ -118,8 +118,9 @@ fn verdict(outcomes: &[Outcome]) -> Vec<String> {
         return broken;
     }
     let items: u64 = outcomes.iter().map(|outcome| outcome.audit.items).sum();
-    vec![format!(
-        "Read back from Redis after each cell: the sum of funds is unchanged, no user's funds are negative, and each \
-         of the {items} items is in exactly one place."
-    )]
+    vec![
+        "Read back from Redis after each cell: the sum of funds is unchanged, no user's funds are"
+            .to_owned(),
+        format!("negative, and each of the {items} items is in exactly one place."),
+    ]
 }
