@@ -17,15 +17,15 @@ use parking_lot::Mutex;
 /// Waiters poll a flag at this interval: a signal handler may set it, and cannot wake them.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Cancels every wait for a lock that has it in its options. A clone is the same `Cancel`.
+/// Cancels every wait for the locks that have it in their options. Clones share their state.
 ///
 /// Set it with [`Options::cancel`](crate::Options::cancel).
 ///
 /// The wait ends at once with [`Error::Cancelled`](crate::Error::Cancelled) and leaves nothing
 /// behind: it leaves the queue, removes a waiting writer's intent, and gives back a lock that was
-/// granted or handed over at that moment. If an attempt is on its way, the wait ends with its
-/// reply, at most one I/O time-out of the pool later. A connection that is being opened delays it
-/// too. A lock that is held is not affected. A `Cancel` cannot be reset: to wait again, make
+/// granted or handed over at that moment. If an attempt was already sent, the wait ends with its
+/// reply, at most one I/O time-out of the pool later. A connection that is being opened delays the
+/// end too. Locks that are held are not affected. A `Cancel` cannot be reset: to wait again, create
 /// another one.
 ///
 /// - **From a thread**: [`cancel`](Self::cancel). The handlers of the crate `ctrlc` and of
@@ -59,28 +59,28 @@ pub struct Cancel {
 
 #[derive(Default)]
 struct Waits {
-    /// A caller has the flag, and may set it without waking a waiter.
+    /// A caller has the flag and may set it without waking a waiter.
     flag_is_shared: AtomicBool,
     waiting: Mutex<Vec<Wake>>,
 }
 
 type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// Registers a waiter to be woken by the cancel, until it is dropped.
+/// Registers a waiter, which the cancel wakes, until this is dropped.
 pub(crate) struct Woken<'a> {
     waits: &'a Waits,
     wake: Wake,
 }
 
 impl Cancel {
-    /// Creates one that is not cancelled.
+    /// Creates a `Cancel` that is not cancelled.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Ends all waits that use this `Cancel`, now and later. Call it from any thread, but not in a
-    /// signal handler: see [`flag`](Self::flag).
+    /// Ends all current and later waits that use this `Cancel`. Call it from any thread, but not
+    /// from a signal handler: see [`flag`](Self::flag).
     pub fn cancel(&self) {
         self.raised.store(true, Ordering::SeqCst);
         self.waits.wake_all();
@@ -101,7 +101,7 @@ impl Cancel {
         Arc::clone(&self.raised)
     }
 
-    /// Returns the interval at which a waiting thread has to poll the flag; `None` if it need not.
+    /// Returns the interval at which a waiting thread must poll the flag; `None` if it need not.
     pub(crate) fn poll_after(&self) -> Option<Duration> {
         let is_polled = self.waits.flag_is_shared.load(Ordering::SeqCst);
         is_polled.then_some(LOOK_AGAIN)

@@ -20,7 +20,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The function that failed, and its lock or key.
 ///
-/// Both are empty in an error that the caller's own closure got from redis-rs.
+/// Both are empty in an error that `?` converted from redis-rs in the caller's own closure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorContext {
     /// The function, such as `Lock::acquire`.
@@ -33,8 +33,7 @@ pub struct ErrorContext {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// The server reports another holder or none: the lock was deleted or taken over, or had
-    /// expired.
+    /// The server reports another holder or none: the lock was deleted, taken over, or had expired.
     TakenAway,
     /// By the local clock the lease ended before a renewal succeeded.
     Ended,
@@ -58,27 +57,29 @@ pub enum LostReason {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody else held the lock, or kept changing it, for the whole wait. Nothing was done.
+    /// Someone else held the lock, or kept changing it, for the whole wait. Nothing was done.
     Contended {
         /// The function and the lock.
         context: ErrorContext,
-        /// The time that [`Lock::acquire`](crate::Lock::acquire) or a similar function waited.
+        /// How long [`Lock::acquire`](crate::Lock::acquire) or a similar function waited.
         waited: Option<Duration>,
         /// The holder, if it is another thread of this process.
         holder: Option<String>,
-        /// The rest of the holder's lease, by the last reply. The holder may renew or release it.
+        /// The time left of the holder's lease, by the last reply. The holder may renew or release
+        /// it.
         remaining: Option<Duration>,
     },
-    /// A [`Cancel`](crate::Cancel) was raised. Nothing was done, or it was undone.
+    /// The wait was cancelled by its [`Cancel`](crate::Cancel). Nothing was done, or it was undone.
     Cancelled {
         /// The function and the lock.
         context: ErrorContext,
     },
-    /// The lock was ours and is not any more. A commit wrote nothing.
+    /// The lock is no longer ours. A commit wrote nothing.
     Lost {
         /// The function and the lock.
         context: ErrorContext,
-        /// The reason, if a [`Lease`](crate::Lease) or a [`Watchdog`](crate::Watchdog) kept it.
+        /// The reason, if a [`Lease`](crate::Lease) or a [`Watchdog`](crate::Watchdog) renewed the
+        /// lock.
         reason: Option<LostReason>,
     },
     /// The command was sent and no reply came: it may have happened.
@@ -93,7 +94,7 @@ pub enum Error {
         /// The failure of the connection.
         source: RedisError,
     },
-    /// The server refused, or was not reached: it did not happen.
+    /// The server refused, or could not be reached: it did not happen.
     Redis {
         /// The function and the lock.
         context: ErrorContext,
@@ -101,8 +102,8 @@ pub enum Error {
         source: RedisError,
     },
     /// Part of it happened, and Redis does not roll back. A command inside `EXEC` was refused and
-    /// the others were applied; or a script inside it failed, perhaps half-way; or, in the
-    /// [market](crate::market), somebody traded in another way between reading and writing.
+    /// the others were executed; or a script inside it failed, perhaps half-way; or, in the
+    /// [market](crate::market), someone traded in another way between the read and the write.
     Partial {
         /// The function and the lock.
         context: ErrorContext,
@@ -122,16 +123,16 @@ pub enum Error {
     TooFewReplicas {
         /// The function and the lock.
         context: ErrorContext,
-        /// The number that was asked for.
+        /// The number of replicas that must acknowledge.
         wanted: u32,
-        /// The number that acknowledged the last attempt.
+        /// The number of replicas that acknowledged the last attempt.
         had: u32,
     },
     /// A key holds a value that this operation does not understand. Nothing was changed.
     ///
     /// It is the lock's own key, the companion key of a lock with a fencing token (it ends in
-    /// `:lease`), the mark of work that is done once (it ends in `:lease:ran`), or a key of one of
-    /// the book's [semaphores](crate::recipes::book_semaphore).
+    /// `:lease`), the mark of work that runs once (it ends in `:lease:ran`), or a key of one of the
+    /// book's [semaphores](crate::recipes::book_semaphore).
     WrongKind {
         /// The function and the lock.
         context: ErrorContext,
@@ -152,7 +153,7 @@ pub enum Error {
         /// The version that the server reports.
         found: String,
     },
-    /// The pool had no connection to lend in time.
+    /// The pool could not lend a connection in time.
     Pool {
         /// The reason: the server cannot be reached, or all connections are in use.
         reason: String,
@@ -162,8 +163,8 @@ pub enum Error {
     /// This process is a forked child, and the pool or the locks belong to its parent. Nothing was
     /// sent.
     ///
-    /// The two processes would read each other's replies from one socket. Fork before the first
-    /// [`Pool`](crate::Pool) or [`Locks`](crate::Locks) is made, or start a program in the child
+    /// The two processes would read each other's replies from one socket. Fork before creating the
+    /// first [`Pool`](crate::Pool) or [`Locks`](crate::Locks), or execute a program in the child
     /// (`std::process::Command`). New ones in the child are not safe: a mutex that another thread
     /// held at the fork stays locked in the child, so they may hang.
     Forked,
@@ -181,23 +182,23 @@ pub enum Error {
 }
 
 impl Error {
-    /// True if this is [`Contended`](Self::Contended).
+    /// Returns true if this is [`Contended`](Self::Contended).
     #[must_use]
     pub fn is_contended(&self) -> bool {
         matches!(self, Self::Contended { .. })
     }
 
-    /// True if the operation has not happened and will not: the opposite of
+    /// Returns true if the operation has not happened and will not: the opposite of
     /// [`may_have_happened`](Self::may_have_happened).
     ///
     /// ```
     /// # fn write_again() {}
-    /// # fn look_whether_it_was_written() {}
+    /// # fn check_whether_it_was_written() {}
     /// # let outcome: leasehold::Result<()> = Err(leasehold::Error::other("the item is sold"));
     /// match outcome {
     ///     Ok(()) => {}
     ///     Err(error) if error.did_not_happen() => write_again(),
-    ///     Err(_) => look_whether_it_was_written(),
+    ///     Err(_) => check_whether_it_was_written(),
     /// }
     /// ```
     #[must_use]
@@ -205,7 +206,7 @@ impl Error {
         !self.may_have_happened()
     }
 
-    /// True if all or part of the operation has happened, may have happened, or still may:
+    /// Returns true if all or part of the operation has happened, may have happened, or still may:
     /// [`Unknown`](Self::Unknown), [`Partial`](Self::Partial) and [`Reply`](Self::Reply).
     #[must_use]
     pub fn may_have_happened(&self) -> bool {
@@ -215,8 +216,8 @@ impl Error {
         )
     }
 
-    /// True if nothing happened and a retry may succeed without a change of the call, the access
-    /// rights or the password.
+    /// Returns true if nothing happened and the same call may succeed later, without a change of
+    /// the call, the access rights or the password.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Redis { source, .. } => may_pass(source),
@@ -225,7 +226,7 @@ impl Error {
         }
     }
 
-    /// The token that may hold the lock, after an acquire whose outcome is unknown.
+    /// Returns the token that may hold the lock, after an acquire whose outcome is unknown.
     ///
     /// ```
     /// # fn clean_up(pool: &leasehold::Pool, error: &leasehold::Error) -> leasehold::Result<()> {
@@ -244,7 +245,7 @@ impl Error {
         }
     }
 
-    /// The function and the lock, for every error of an operation on a lock.
+    /// Returns the function and the lock, for every error of an operation on a lock.
     #[must_use]
     pub fn context(&self) -> Option<&ErrorContext> {
         match self {
@@ -261,7 +262,7 @@ impl Error {
         }
     }
 
-    /// True if `?` has made it from a redis-rs error, so that it names no function.
+    /// Returns true if `?` converted it from a redis-rs error, so it names no function.
     pub(crate) fn is_unnamed(&self) -> bool {
         matches!(self.context(), Some(ErrorContext { operation: "", .. }))
     }
@@ -311,45 +312,47 @@ impl fmt::Display for Error {
                 ..
             } => {
                 match waited {
-                    Some(waited) => write!(f, "not acquired within {waited:.1?}: others had it")?,
-                    None => f.write_str("others kept changing it")?,
+                    Some(waited) => {
+                        write!(f, "not acquired within {waited:.1?}: held by someone else")?
+                    }
+                    None => f.write_str("others kept changing it on every attempt")?,
                 }
                 if let Some(holder) = holder {
-                    write!(f, "; `{holder}` of this process has it")?;
+                    write!(f, " (`{holder}` of this process)")?;
                 }
                 if let Some(remaining) = remaining {
-                    write!(f, "; it ends in {remaining:.1?} unless it is renewed")?;
+                    write!(f, "; the lease ends in {remaining:.1?} unless renewed")?;
                 }
                 ""
             }
-            Self::Cancelled { .. } => "called off by its `Cancel`",
+            Self::Cancelled { .. } => "cancelled by its `Cancel`",
             Self::Lost { reason, .. } => match reason {
                 Some(reason) => return write!(f, "the lock was lost: {reason}"),
-                None => "the lock is not ours any more",
+                None => "the lock is no longer ours",
             },
-            Self::Unknown { .. } => "no answer came, it may have happened",
+            Self::Unknown { .. } => "no reply came: it may have happened",
             Self::Redis { source, .. } if source.is_io_error() => {
-                "it did not happen: redis was not reached"
+                "it did not happen: redis could not be reached"
             }
             Self::Redis { source, .. } => {
                 f.write_str("it did not happen: redis ")?;
                 refusal(source)
             }
-            Self::Partial { .. } => "a command was refused, the others of its transaction ran",
-            Self::Reply { .. } => "it happened, but the answer has another type",
+            Self::Partial { .. } => "a command was refused, but the others of its transaction ran",
+            Self::Reply { .. } => "it happened, but the reply has another type",
             Self::TooFewReplicas { wanted, had, .. } => {
-                return write!(f, "{had} of {wanted} replicas confirmed it in time");
+                return write!(f, "only {had} of {wanted} replicas confirmed it in time");
             }
             Self::WrongKind { found, .. } => return write!(f, "found {found}"),
             Self::Invalid { argument, reason } => return write!(f, "invalid {argument}: {reason}"),
             Self::TooOld { found } => {
                 write!(f, "the server is too old ({found}): ")?;
-                "it has to be Redis 6.2 or Valkey 7.2, or newer"
+                "Redis 6.2 or Valkey 7.2 is required"
             }
             Self::Pool { reason, .. } => return f.write_str(reason),
             Self::Forked => {
-                "this process is a fork's child, and the pool is its parent's: fork before a pool \
-                 is made, or start a program in the child"
+                "this process is a forked child, and the pool is its parent's: fork before creating \
+                 a pool, or execute a program in the child"
             }
             Self::Thread { .. } => "could not start a thread",
             Self::Other { source } => return source.fmt(f),
@@ -361,9 +364,9 @@ impl fmt::Display for Error {
 impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::TakenAway => "it was deleted, taken over, or had ended on the server",
-            Self::Ended => "its lease ended before a renewal got through",
-            Self::MaxHold => "it was held for as long as is allowed",
+            Self::TakenAway => "it was deleted, taken over, or had expired on the server",
+            Self::Ended => "its lease ended before a renewal succeeded",
+            Self::MaxHold => "it reached its `max_hold`",
             Self::Unwatched => "the watchdog was dropped",
         })
     }
@@ -372,7 +375,7 @@ impl fmt::Display for LostReason {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            // redis-rs repeats the text of an error in the error's own source.
+            // redis-rs repeats an error's text in the source of that error.
             Self::Unknown { source, .. }
             | Self::Redis { source, .. }
             | Self::Partial { source, .. }
@@ -388,12 +391,12 @@ impl std::error::Error for Error {
     }
 }
 
-/// For `?` in the closure of a [transaction](crate::Lease::transaction), which then adds the
-/// function and the lock.
+/// Converts an error for `?` in the closure of a [transaction](crate::Lease::transaction), which
+/// then adds the function and the lock.
 ///
 /// A broken connection gives [`Unknown`](Error::Unknown), since the command may have happened; a
-/// reply of another type gives [`Reply`](Error::Reply); all else, such as a refusal by the server,
-/// gives [`Redis`](Error::Redis).
+/// reply of another type gives [`Reply`](Error::Reply); any other error, such as a refusal by the
+/// server, gives [`Redis`](Error::Redis).
 impl From<RedisError> for Error {
     fn from(source: RedisError) -> Self {
         Operation::new("", "").told(source)

@@ -21,32 +21,32 @@ mod tracing;
 #[cfg(feature = "tracing")]
 pub use self::tracing::TracingEvents;
 
-/// Receives the events of locks. Implement it to feed any library for metrics or logs.
+/// Receives the events of locks. Implement it to feed any metrics or logging library.
 ///
-/// A method that you do not implement does nothing. Set it with
-/// [`Options::events`](crate::Options::events). For logs there is `TracingEvents`, with the feature
-/// `tracing`.
+/// Methods that you do not implement do nothing. Set it with
+/// [`Options::events`](crate::Options::events). For logs, the feature `tracing` adds
+/// `TracingEvents`.
 ///
 /// Each event calls one hook, once:
 ///
-/// - An acquire begins: [`waiting`](Self::waiting).
-/// - A wait goes on, since an attempt has not got the lock: [`retrying`](Self::retrying).
+/// - An acquire starts: [`waiting`](Self::waiting).
+/// - An attempt did not get the lock, and the wait continues: [`retrying`](Self::retrying).
 /// - A lock is granted, or handed over by another thread: [`acquired`](Self::acquired).
-/// - Somebody else held the lock for the whole wait: [`contended`](Self::contended).
-/// - `run_once` finds that the work is done: [`already_run`](Self::already_run).
+/// - Someone else held the lock for the whole wait: [`contended`](Self::contended).
+/// - `run_once` finds the work already done: [`already_run`](Self::already_run).
 /// - An acquire fails with any other error: [`failed`](Self::failed).
 /// - The watchdog renews a lease: [`renewed`](Self::renewed).
 /// - A renewal by the watchdog fails: [`renewal_failed`](Self::renewal_failed).
-/// - A lease is lost, found by the watchdog, our clock or a call: [`lost`](Self::lost).
+/// - The watchdog, our clock or a call detects the loss of a lease: [`lost`](Self::lost).
 /// - A hold ends by a release, a drop, a `detach` or a panic: [`released`](Self::released).
 ///
 /// These calls are acquires: [`acquire`](crate::Lock::acquire),
 /// [`try_acquire`](crate::Lock::try_acquire), [`run`](crate::Lock::run) and
 /// [`run_once`](crate::Lock::run_once), and a [`LockSet`](crate::LockSet) makes one for each of its
 /// locks. One `acquired`, `contended`, `already_run` or `failed` follows each `waiting`, on the
-/// same thread: so a gauge of the waits is exact. One `released` follows each `acquired`, and also
-/// one `lost` if the lease was lost. A forked child calls no hook. A forgotten lease
-/// (`mem::forget`) calls no `released`.
+/// same thread, so a gauge of waits is exact. One `released` follows each `acquired`, and also one
+/// `lost` if the lease was lost. A forked child calls no hook. A forgotten lease (`mem::forget`)
+/// calls no `released`.
 ///
 /// A hook must be quick. `renewed` and `renewal_failed` run on the watchdog's thread and delay all
 /// renewals. `lost` runs on the callback thread, or on the thread that ends the hold if that one
@@ -66,19 +66,19 @@ pub use self::tracing::TracingEvents;
 /// }
 /// ```
 pub trait Events: Send + Sync + 'static {
-    /// An acquire begins: also one that finds the lock free, does not wait or fails at once.
+    /// An acquire starts, including one that finds the lock free, does not wait or fails at once.
     fn waiting(&self, _waiting: &Waiting<'_>) {}
-    /// An attempt has not got the lock, and the wait goes on.
+    /// An attempt did not get the lock, and the wait continues.
     ///
-    /// Called for each attempt of the thread that asks the server: the first of those that wait.
+    /// Called for each attempt of the thread that asks the server: the first in its queue.
     fn retrying(&self, _retrying: &Retrying<'_>) {}
-    /// A lock is granted, or handed over.
+    /// A lock is granted, or handed over by another thread.
     fn acquired(&self, _acquired: &Acquired<'_>) {}
-    /// Somebody else held the lock for the whole wait.
+    /// Someone else held the lock for the whole wait.
     fn contended(&self, _contended: &Contended<'_>) {}
-    /// `run_once` finds that the work was done within the period.
+    /// `run_once` finds the work already done within the period.
     fn already_run(&self, _run: &AlreadyRun<'_>) {}
-    /// An acquire failed with any other error, which the caller gets too.
+    /// An acquire fails with any other error, which is also returned to the caller.
     ///
     /// While the server is down every acquire fails. To keep a log short, record the first failure
     /// in a row, the second, the fourth, and so on:
@@ -95,9 +95,9 @@ pub trait Events: Send + Sync + 'static {
     /// }
     /// ```
     fn failed(&self, _failed: &AcquireFailed<'_>) {}
-    /// A hold has ended.
+    /// A hold ends.
     fn released(&self, _released: &Released<'_>) {}
-    /// The watchdog has renewed a lease.
+    /// The watchdog renews a lease.
     fn renewed(&self, _renewed: &Renewed<'_>) {}
     /// A renewal got no reply, or was refused. It is retried until the lease ends.
     fn renewal_failed(&self, _failed: &RenewalFailed<'_>) {}
@@ -113,7 +113,7 @@ pub enum HoldEnd {
     Released,
     /// The lease was lost before the hold ended.
     Lost(LostReason),
-    /// [`Lease::detach`](crate::Lease::detach) left the lock to another process.
+    /// [`Lease::detach`](crate::Lease::detach) passed the lock to another process.
     Detached,
     /// The release failed, so the lock may not be free yet. The watchdog's thread retries it.
     Unknown,
@@ -155,7 +155,7 @@ impl EventSink {
         }
     }
 
-    /// Calls a hook after a reply of the server, which ends the row of failures.
+    /// Calls a hook after a reply of the server, which resets the count of failures.
     pub(crate) fn answered(&self, call: impl Fn(&dyn Events)) {
         for hooks in &self.hooks {
             hooks.failures.store(0, Ordering::Relaxed);
@@ -181,10 +181,10 @@ pub(crate) fn next_hold() -> u64 {
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// Runs a user's code on a thread that must survive it. `None`: it panicked.
+/// Runs a user's code on a thread that must survive its panics. `None`: it panicked.
 pub(crate) fn shielded<T>(run: impl FnOnce() -> T) -> Option<T> {
     let dropped = |payload| catch_unwind(AssertUnwindSafe(|| drop(payload)));
-    // Dropping the payload runs the user's code too, and may panic. Then the payload is leaked.
+    // Dropping the payload also runs the user's code and may panic. Then the payload is leaked.
     let caught = catch_unwind(AssertUnwindSafe(run));
     caught
         .map_err(|payload| dropped(payload).unwrap_or_else(mem::forget))
@@ -205,7 +205,7 @@ macro_rules! events {
                 Self { lock, $($field),* }
             }
 
-            /// The name of the lock.
+            /// Returns the name of the lock.
             #[must_use]
             pub fn lock(&self) -> &'a str {
                 self.lock
@@ -225,78 +225,80 @@ events! {
     Waiting {}
     /// See [`Events::retrying`].
     Retrying {
-        /// The time that the call has waited so far.
+        /// Returns the time that the call has waited so far.
         waited: Duration,
-        /// Why the attempt failed. `None`: somebody else holds the lock, or the lease was over when
-        /// the answer came.
+        /// Returns why the attempt failed. `None`: someone else holds the lock, or the lease was
+        /// over when the reply came.
         error: Option<&'a Error>,
     }
     /// See [`Events::acquired`].
     Acquired {
-        /// The number of this hold, from 1: within a process each hold has its own, and all events
-        /// of it have the same.
+        /// Returns the number of this hold, from 1. It is unique within the process, and the same
+        /// in all events of the hold.
         hold: u64,
-        /// The time that the call waited.
+        /// Returns the time that the call waited.
         waited: Duration,
-        /// The number of attempts that were sent to the server.
+        /// Returns the number of attempts sent to the server.
         attempts: u32,
-        /// The number that the holder passes to the resource. A reader has none.
+        /// Returns the number that the holder passes to the resource. A reader has none.
         fencing_token: Option<FencingToken>,
     }
     /// See [`Events::contended`].
     Contended {
-        /// The time that the call waited.
+        /// Returns the time that the call waited.
         waited: Duration,
-        /// The number of attempts that were sent to the server; 0 if this thread never reached the
+        /// Returns the number of attempts sent to the server; 0 if this thread never reached the
         /// head of its queue.
         attempts: u32,
     }
     /// See [`Events::already_run`].
     AlreadyRun {
-        /// The time that the call waited for the lock.
+        /// Returns the time that the call waited for the lock.
         waited: Duration,
     }
     /// See [`Events::failed`].
     AcquireFailed {
-        /// The time that the call waited.
+        /// Returns the time that the call waited.
         waited: Duration,
-        /// The error. Its [`source`](std::error::Error::source) chain has the causes.
+        /// Returns the error. Its [`source`](std::error::Error::source) chain has the causes.
         error: &'a Error,
-        /// The number of failures in a row, this one included: acquires and renewals of all locks
-        /// with these options. An acquire that gets the lock, or finds it held or its work done,
-        /// ends the row; so does a renewal. 0 for [`Error::Cancelled`], which does not count.
+        /// Returns the number of failures in a row, including this one, among the acquires and
+        /// renewals of all locks with these options. A renewal resets it, and so does an acquire
+        /// that gets the lock, finds it held or finds its work done. 0 for [`Error::Cancelled`],
+        /// which does not count.
         in_a_row: u32,
     }
     /// See [`Events::released`].
     Released {
-        /// The hold: see [`Acquired::hold`].
+        /// Returns the number of the hold: see [`Acquired::hold`].
         hold: u64,
-        /// The time that the lock was held.
+        /// Returns the time that the lock was held.
         held: Duration,
-        /// The way the hold ended.
+        /// Returns the way the hold ended.
         end: HoldEnd,
     }
     /// See [`Events::renewed`].
     Renewed {
-        /// The hold: see [`Acquired::hold`].
+        /// Returns the number of the hold: see [`Acquired::hold`].
         hold: u64,
-        /// The time left of the lease now.
+        /// Returns the time left of the lease now.
         remaining: Duration,
     }
     /// See [`Events::renewal_failed`].
     RenewalFailed {
-        /// The hold: see [`Acquired::hold`].
+        /// Returns the number of the hold: see [`Acquired::hold`].
         hold: u64,
-        /// The error. Its [`source`](std::error::Error::source) chain has the causes.
+        /// Returns the error. Its [`source`](std::error::Error::source) chain has the causes.
         error: &'a Error,
-        /// Counts renewals and acquires together: see [`AcquireFailed::in_a_row`].
+        /// Returns the number of failures in a row, renewals and acquires together: see
+        /// [`AcquireFailed::in_a_row`].
         in_a_row: u32,
     }
     /// See [`Events::lost`].
     Lost {
-        /// The hold: see [`Acquired::hold`].
+        /// Returns the number of the hold: see [`Acquired::hold`].
         hold: u64,
-        /// Why the lease was lost.
+        /// Returns why the lease was lost.
         reason: LostReason,
     }
 }

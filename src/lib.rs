@@ -1,5 +1,5 @@
-//! Redis locks for programs with threads: of all hosts that start a job, one at a time runs it.
-//! Every call blocks; there is no async runtime.
+//! Redis locks for multithreaded programs: of all the hosts that start a job, one at a time runs
+//! it. Every call blocks; there is no async runtime.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -16,45 +16,45 @@
 //! ```
 //!
 //! The lease renews itself while it is held, and ends 10 s after its process dies. A process that
-//! was halted for longer still believes that it holds the lock: write with [`Lease::commit`] or
-//! [`Lease::transaction`], or let the resource check the [`FencingToken`]. The page
-//! `docs/guarantees.md` of the repository has each promise and what breaks it.
+//! was paused for longer still believes that it holds the lock: write with [`Lease::commit`] or
+//! [`Lease::transaction`], or let the resource check the [`FencingToken`]. In the repository,
+//! `docs/guarantees.md` lists each promise and what breaks it.
 //!
 //! # A job
 //!
 //! | you want to | take |
 //! |---|---|
-//! | keep a job from running twice at a time | [`Locks`], [`Lock`], [`Lease`]; [`Lock::run`] |
+//! | keep a job from running twice at once | [`Locks`], [`Lock`], [`Lease`]; [`Lock::run`] |
 //! | run it once a night, on any one of several hosts | [`Lock::run_once`], [`Lock::last_run`] |
-//! | let in at most N holders | [`Locks::semaphore`] |
+//! | allow at most N holders | [`Locks::semaphore`] |
 //! | acquire several locks, all or none | [`Locks::all_of`], [`LockSet`] |
-//! | let in many readers or one writer | [`Locks::read`], [`Locks::write`] |
-//! | acquire a lock again that you hold | [`Locks::reentrant`] |
-//! | write only while the lock is yours | [`Lease::commit`], [`Lease::commit_and_release`] |
+//! | allow many readers or one writer | [`Locks::read`], [`Locks::write`] |
+//! | acquire a lock that you already hold | [`Locks::reentrant`] |
+//! | write only while you hold the lock | [`Lease::commit`], [`Lease::commit_and_release`] |
 //! | read, decide and write | [`Lease::transaction`] |
-//! | repeat a write without a reply, and not double it | [`Lease::commit_once`] |
-//! | know that a lock is lost | [`Lease::check`], [`LostSignal`] |
-//! | let one process of several lead | [`Lock::acquire`], as in `examples/leader.rs` |
-//! | call off a wait, at Ctrl-C or from another thread | [`Cancel`] |
+//! | retry a write that got no reply, without doing it twice | [`Lease::commit_once`] |
+//! | detect that a lock is lost | [`Lease::check`], [`LostSignal`] |
+//! | elect a leader | [`Lock::acquire`], as in `examples/leader.rs` |
+//! | cancel a wait, at Ctrl-C or from another thread | [`Cancel`] |
 //! | set the lease, the prefix, replicas, hooks | [`Options`] |
 //! | pass a lock to another process | [`Lease::detach`] |
-//! | test it without a server | the feature `testing` |
+//! | test without a server | the feature `testing` |
 //!
 //! # The book
 //!
 //! | you want | take |
 //! |---|---|
 //! | the book's lock | [`acquire_lock`], [`acquire_lock_with_timeout`], [`release_lock`] |
-//! | its semaphores | [`acquire_semaphore`], [`acquire_fair_semaphore`] and those beside them |
-//! | its market, beside its programs | [`purchase_item_with_market_lock`], [`MarketLock`] |
+//! | its semaphores | [`acquire_semaphore`], [`acquire_fair_semaphore`] and related functions |
+//! | its market, together with its programs | [`purchase_item_with_market_lock`], [`MarketLock`] |
 //! | a market of your own | [`purchase_item_with_lock`]; [`market`] has the alternatives |
 //! | more in its style | [`with_lock`], [`with_locks`], [`transaction_with_lock`] |
 //! | other kinds of lock as plain functions | [`recipes`] |
 //! | to renew what they acquired | [`Watchdog`] |
 //!
-//! The functions take a `&mut redis::Connection`: one of [`Pool::get`], of your own
-//! `r2d2::Pool<redis::Client>`, or a plain one. They refuse a bare [`redis::Client`], which opens a
-//! connection for each command, so that a `WATCH` would protect nothing:
+//! The functions take a `&mut redis::Connection`: from [`Pool::get`], from your own
+//! `r2d2::Pool<redis::Client>`, or a plain one. They do not accept a [`redis::Client`], which opens
+//! a connection for each command, so a `WATCH` would protect nothing:
 //!
 //! ```compile_fail
 //! # use std::time::Duration;
@@ -66,16 +66,16 @@
 //!
 //! | you want to | take |
 //! |---|---|
-//! | see who holds a lock, or take it away | [`Lock::inspect`], [`Lock::force_release`] |
+//! | see who holds a lock, or release it by force | [`Lock::inspect`], [`Lock::force_release`] |
 //! | list the locks that are held | [`Locks::held`] |
-//! | know what a server offers | [`Probe`] |
+//! | check what a server offers | [`Probe`] |
 //! | count or log what happens | [`Events`]; for `tracing` the feature `tracing` |
-//! | know what to do about an error | [`Error`], `docs/errors.md` |
+//! | handle an error | [`Error`], `docs/errors.md` |
 //! | run a command under a lock | the program `lockrun`, `docs/lockrun.md` |
 //! | choose and set servers | `docs/servers.md` |
 //!
-//! To learn why locks are hard: `docs/course.md`, eleven lessons, and `docs/recipes.md`, lock by
-//! lock.
+//! To learn why locks are hard, read `docs/course.md`, eleven lessons, and `docs/recipes.md`, lock
+//! by lock.
 //!
 //! # Features
 //!
@@ -83,22 +83,22 @@
 //! |---|---|
 //! | `cluster` | Redis Cluster: `redis+cluster://`, `Nodes` |
 //! | `tls-rustls` | `rediss://`, with ring unless the process has another provider |
-//! | `testing` | a stand-in for the server |
+//! | `testing` | a stand-in for the server, for tests |
 //! | `tracing` | `TracingEvents`: events and spans of locks |
-//! | `lockrun` | the program, and what it needs |
+//! | `lockrun` | the program `lockrun` and its dependencies |
 //!
 //! None is on by default. [`redis`] and [`r2d2`] are re-exported; redis has only its features
-//! `r2d2` and `script`. For others name redis 1 among your own dependencies: Cargo builds one crate
-//! with all of them.
+//! `r2d2` and `script`. For its other features, add redis 1 to your own dependencies: Cargo builds
+//! one crate with all of them.
 //!
 //! # Good to know
 //!
 //! - **Async code**: acquire, work and release inside one `tokio::task::spawn_blocking`. Dropping a
-//!   lease anywhere else blocks a thread of the runtime.
+//!   lease elsewhere blocks a thread of the runtime.
 //! - **Platforms**: tested on Linux. `lockrun` needs Unix.
-//! - **Rust 1.88**, raised in a minor version and at most to what redis needs. The crate is 0.x: an
-//!   incompatible change, a new major version of redis or of r2d2 among them, raises the minor
-//!   version.
+//! - **Rust 1.88** or later. A minor version may require a later Rust, but none later than redis
+//!   does. The crate is 0.x: an incompatible change raises the minor version, and so does a new
+//!   major version of redis or r2d2.
 // To change the crate, read docs/design.md, "Where things are": it describes each folder. The
 // header of a folder's first file lists its callers, its files and the order of its locks.
 #![cfg_attr(docsrs, feature(doc_cfg))]

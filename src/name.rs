@@ -1,4 +1,4 @@
-//! A lock's name and the key it stands for.
+//! Lock names, their keys, and owners.
 
 use std::{
     cell::RefCell,
@@ -23,16 +23,16 @@ const PREFIX: &str = "lock:";
 /// The size limit of names, tokens, owners, keys and users.
 const MAX_BYTES: usize = 512;
 const MAX_PREFIX_BYTES: usize = 128;
-/// Suffixes of the keys beside a lock. No lock's own key may look like one of them.
+/// Suffixes of the keys that belong to a lock. No lock's own key may look like one of them.
 const COMPANION: &str = ":lease";
 const MARK: &str = ":done";
 const RUN_MARK: &str = ":lease:ran";
 
 /// # Errors
-/// [`Error::Invalid`] if it is empty or longer than 512 bytes.
+/// [`Error::Invalid`]: it is empty or longer than 512 bytes.
 pub(crate) fn check_size(argument: &'static str, text: &str) -> Result<()> {
     let fits = (1..=MAX_BYTES).contains(&text.len());
-    ensure(fits, argument, "it has to have 1 to 512 bytes")
+    ensure(fits, argument, "it must be 1 to 512 bytes long")
 }
 
 /// A checked lock name and its key.
@@ -45,34 +45,33 @@ pub(crate) struct LockName {
 
 impl LockName {
     /// # Errors
-    /// [`Error::Invalid`] if two names could share a key, or if a lock and the keys beside it could
-    /// be in different hash slots: an empty name, one of more than 512 bytes, one that ends in
-    /// `:lease` or `:lease:ran`, or braces other than one non-empty `{tag}`.
+    /// [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in `:lease` or
+    /// `:lease:ran`, or has braces other than one non-empty `{tag}`. Otherwise two names could
+    /// share a key, or a lock and its other keys could be in different hash slots.
     pub(crate) fn new(name: &str) -> Result<Self> {
         Self::prefixed(PREFIX, name)
     }
 
-    /// With another prefix, or none.
+    /// Creates a name with another prefix, or none.
     ///
     /// # Errors
-    /// Those of [`new`](Self::new). Also [`Error::Invalid`] for a prefix of more than 128 bytes or
-    /// with braces and, without a prefix, for a name that begins with a brace: the keys beside
-    /// locks begin like that.
+    /// As [`new`](Self::new), and [`Error::Invalid`]: the prefix is longer than 128 bytes or has
+    /// braces, or there is no prefix and the name begins with a brace, as a lock's other keys do.
     pub(crate) fn prefixed(prefix: &str, name: &str) -> Result<Self> {
         ensure(
             prefix.len() <= MAX_PREFIX_BYTES && !prefix.contains(['{', '}']),
             "prefix",
-            "it has to have at most 128 bytes, and no braces",
+            "it must be at most 128 bytes long and have no braces",
         )?;
         ensure(
             !(prefix.is_empty() && name.starts_with('{')),
             "lock name",
-            "without a prefix it may not begin with a brace",
+            "without a prefix it must not begin with a brace",
         )?;
         check_size("lock name", name)?;
         let (companion, mark) = (name.ends_with(COMPANION), name.ends_with(RUN_MARK));
-        ensure(!companion, "lock name", "it may not end in `:lease`")?;
-        ensure(!mark, "lock name", "it may not end in `:lease:ran`")?;
+        ensure(!companion, "lock name", "it must not end in `:lease`")?;
+        ensure(!mark, "lock name", "it must not end in `:lease:ran`")?;
         let reason = "braces may only enclose one non-empty {tag}";
         ensure(braces_are_one_tag(name), "lock name", reason)?;
         Ok(Self {
@@ -81,28 +80,28 @@ impl LockName {
         })
     }
 
-    /// The key of the lock: by default `lock:` and the name, as in the book.
+    /// Returns the key of the lock: by default `lock:` and the name, as in the book.
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
 
-    /// The text before the name.
+    /// Returns the text before the name.
     pub(crate) fn prefix(&self) -> &str {
         self.key.get(..self.name_at).unwrap_or_default()
     }
 
-    /// The name as it was given.
+    /// Returns the name as it was given.
     pub(crate) fn text(&self) -> &str {
         self.key.get(self.name_at..).unwrap_or(&self.key)
     }
 
-    /// The key beside the lock, in the same hash slot, that holds the data for which the lock's own
-    /// key has no room.
+    /// Returns the companion key, in the same hash slot: it holds the data that does not fit into
+    /// the lock's own key.
     pub(crate) fn companion(&self) -> String {
         self.beside(COMPANION)
     }
 
-    /// The key of the mark that a run leaves, in the same hash slot.
+    /// Returns the key of the mark that a run leaves, in the same hash slot.
     pub(crate) fn run_mark(&self) -> String {
         self.beside(RUN_MARK)
     }
@@ -115,15 +114,15 @@ impl LockName {
         }
     }
 
-    /// The key that marks an operation with this id as done under the lock, in the same hash slot.
-    /// A lock's key never has two pairs of braces, so this is never the key of a lock, of a
-    /// companion, or of another lock's operation.
+    /// Returns the key that marks an operation with this id as done under the lock, in the same
+    /// hash slot. A lock's key never has two pairs of braces, so this is never the key of a lock,
+    /// of a companion, or of another lock's operation.
     pub(crate) fn mark(&self, operation_id: &str) -> String {
         self.beside(&[MARK, "{", operation_id, "}"].concat())
     }
 }
 
-/// True if there are no braces, or one `{` before one `}` with text between them.
+/// Returns true if there are no braces, or one `{` before one `}` with text between them.
 fn braces_are_one_tag(name: &str) -> bool {
     match (name.find('{'), name.rfind('}')) {
         (None, None) => true,
@@ -137,17 +136,17 @@ fn braces_are_one_tag(name: &str) -> bool {
 impl FromStr for Token {
     type Err = Error;
 
-    /// Reads a token as this or another library stores it in Redis.
+    /// Reads a token as this library or another one stores it in Redis.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is empty or longer than 512 bytes.
+    /// [`Error::Invalid`]: it is empty or longer than 512 bytes.
     fn from_str(text: &str) -> Result<Self> {
         check_size("token", text)?;
         Ok(Self(text.into()))
     }
 }
 
-/// The owner of a reentrant lock, who may enter it again: a thread, or any name that the caller
+/// The owner of a reentrant lock, who may acquire it again: a thread, or any name that the caller
 /// chooses.
 ///
 /// ```
@@ -167,7 +166,8 @@ impl fmt::Display for Owner {
 }
 
 impl Owner {
-    /// This thread of this process. No two threads share it, nor do two processes on any hosts.
+    /// Returns the owner that stands for this thread. It differs from that of any other thread of
+    /// any process on any host.
     #[must_use]
     pub fn current_thread() -> Self {
         static PROCESS: LazyLock<Uuid> = LazyLock::new(Uuid::new_v4);
@@ -180,12 +180,12 @@ impl Owner {
         Self(format!("{}:{process}:{thread}", *PROCESS).into())
     }
 
-    /// This thread in readable form: host, process and thread name.
+    /// Returns this thread as readable text: host, process and thread name.
     pub(crate) fn described() -> Self {
         Self::described_in(process::id())
     }
 
-    /// As [`described`](Self::described), for a caller that knows the process id. Each thread
+    /// Like [`described`](Self::described), for a caller that knows the process id. Each thread
     /// builds the text once.
     pub(crate) fn described_in(process: u32) -> Self {
         thread_local! {
@@ -195,7 +195,7 @@ impl Owner {
         // destroyed.
         let described = DESCRIBED.try_with(|described| {
             let mut described = described.try_borrow_mut().ok()?;
-            // A forked child has its parent's text.
+            // A forked child has a copy of its parent's text.
             let known = described.as_ref().filter(|(of, _)| *of == process);
             let owner = known.map_or_else(|| Self::describe(process), |(_, owner)| owner.clone());
             *described = Some((process, owner.clone()));
@@ -212,11 +212,11 @@ impl Owner {
         Self(format!("{}:{process}:{name}", *HOST).into())
     }
 
-    /// An owner with a name that the caller chooses.
+    /// Creates an owner with a name that the caller chooses.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is empty, longer than 512 bytes, or looks like a field of a
-    /// read-write lock: `kind`, or something that starts with `r:`, `w:` or `i:`.
+    /// [`Error::Invalid`]: the text is empty, longer than 512 bytes, or looks like a field of a
+    /// read-write lock: it is `kind` or begins with `r:`, `w:` or `i:`.
     pub fn new(text: impl Into<String>) -> Result<Self> {
         let text = text.into();
         check_size("owner", &text)?;
@@ -224,19 +224,20 @@ impl Owner {
         ensure(
             text != "kind" && !["r:", "w:", "i:"].into_iter().any(is_field),
             "owner",
-            "`kind`, `r:`, `w:` and `i:` begin the fields of a read-write lock",
+            "it must not be `kind` or begin with `r:`, `w:` or `i:`, like the fields of a \
+             read-write lock",
         )?;
         Ok(Self(text.into()))
     }
 
-    /// The text that is stored in Redis.
+    /// Returns the text that is stored in Redis.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// This machine's name, without a system call of its own, or `?`.
+/// Returns this machine's name from `/proc` or `HOSTNAME`, or else `?`.
 fn host() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let said = kernel.or_else(|| env::var("HOSTNAME").ok());
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_refused() {
+    fn invalid_names_are_refused() {
         for name in [
             "",
             "a:lease",
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_taken_and_their_keys() {
+    fn valid_names_and_their_keys() {
         for name in [
             "a",
             "lease",
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_beside_a_lock_is_in_its_slot() {
+    fn companion_and_mark_are_in_the_slot_of_the_lock() {
         let companion = |name| LockName::new(name).unwrap().companion();
         assert_eq!(companion("a"), "{lock:a}:lease");
         assert_eq!(companion("{shop}:report"), "lock:{shop}:report:lease");
@@ -321,7 +322,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_taken_or_refused(name in any::<String>()) {
+        fn any_text_is_accepted_or_refused(name in any::<String>()) {
             let _ = LockName::new(&name);
         }
     }

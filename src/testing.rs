@@ -1,8 +1,8 @@
-//! A stand-in for a Redis server, for tests of your own code with the real [`Locks`]. Feature
+//! A stand-in for a Redis server, for testing your own code with the real [`Locks`]. Feature
 //! `testing`.
 //!
-//! With a real server, tests of a lock that is busy, expires or is taken away need long waits. Here
-//! a test moves the clock and takes locks away at will.
+//! With a real server, testing a lock that is busy, expires or is taken away needs long waits. Here
+//! a test moves the clock and takes locks away directly.
 //!
 //! ```
 //! use std::time::Duration;
@@ -19,13 +19,13 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
-//! A wait for a lock, without real waiting. (To test a job, use the job's own [`Locks`].)
+//! This test waits for a lock without real waiting. (To test a job, use the job's own [`Locks`].)
 //!
 //! ```
 //! # use std::{thread, time::Duration};
 //! # use leasehold::{Error, testing::StandIn};
 //! let stand_in = StandIn::new();
-//! stand_in.steal("report"); // it was free: now somebody else holds it for ten seconds
+//! stand_in.steal("report"); // it was free: now someone else holds it for 10 s
 //! let report = stand_in.locks()?.lock("report");
 //! thread::scope(|scope| {
 //!     let job = scope.spawn(|| report.acquire(Duration::from_secs(60)));
@@ -39,11 +39,11 @@
 //! # Ok::<(), Error>(())
 //! ```
 //!
-//! For locks the stand-in replies as a real server does: the same tests run against both.
+//! For locks the stand-in behaves like a real server: the same tests run against both.
 //!
 //! # Data
-//! What a job writes under its lock is stored, and what it reads comes from there: strings,
-//! integers and hashes. A test sets and reads them by [`StandIn::pool`].
+//! The stand-in stores what a job writes under its lock, and returns it to reads: strings, integers
+//! and hashes. A test sets and reads them through [`StandIn::pool`].
 //!
 //! ```
 //! use std::time::Duration;
@@ -86,13 +86,13 @@
 //!
 //! It executes `GET`, `SET` (with `EX`, `PX`, `NX`, `XX`), `SETEX`, `PSETEX`, `SETNX`, `MGET`,
 //! `INCR`, `DECR`, `INCRBY`, `DECRBY`, `HGET`, `HSET`, `HMGET`, `HMSET`, `HGETALL`, `HINCRBY`,
-//! `HDEL`, `HEXISTS`, `HLEN`, `EXISTS`, `DEL`, `UNLINK`, `EXPIRE`, `PEXPIRE`, `TTL` and `PTTL`.
-//! Other commands are refused with an error that names [`StandIn::answer`], by which a test replies
+//! `HDEL`, `HEXISTS`, `HLEN`, `EXISTS`, `DEL`, `UNLINK`, `EXPIRE`, `PEXPIRE`, `TTL` and `PTTL`. It
+//! refuses other commands with an error that names [`StandIn::answer`], with which a test can reply
 //! to them.
 //!
 //! # Failures
-//! A request fails on demand: [`StandIn::fail_next`], or [`StandIn::fail`] for those of one lock.
-//! [`StandIn::disconnect`] is for all of them.
+//! [`StandIn::fail_next`] makes the next request fail, [`StandIn::fail`] those that a closure
+//! selects, and [`StandIn::disconnect`] all of them.
 //!
 //! # Limits
 //! - The [`Watchdog`](crate::Watchdog) needs a real server.
@@ -124,30 +124,31 @@ use crate::{
 };
 
 impl StandIn {
-    /// A stand-in with no lock held.
+    /// Creates a stand-in on which no lock is held.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Locks on this stand-in. Each call simulates another process; clones of one [`Locks`] belong
-    /// to the same process.
+    /// Creates locks on this stand-in. Each call simulates another process; clones of one [`Locks`]
+    /// belong to the same process.
     ///
-    /// A [reentrant](Locks::reentrant) lock belongs to the thread, even across two of these. To
-    /// simulate two processes in one thread, give each an [owner](crate::Options::owner).
+    /// A [reentrant](Locks::reentrant) lock belongs to the thread, even across several of these
+    /// [`Locks`]. To simulate two processes in one thread, give each an
+    /// [owner](crate::Options::owner).
     ///
     /// # Errors
-    /// [`Error::Thread`](crate::Error::Thread) if a thread could not be started.
+    /// [`Error::Thread`](crate::Error::Thread): a thread could not be started.
     pub fn locks(&self) -> Result<Locks> {
         Locks::on(Arc::new(self.clone()))
     }
 
     /// Moves the clock forward, for leases, waits and everything else that reads it. Between calls
-    /// the clock runs with the machine's.
+    /// the clock runs like the machine's.
     ///
-    /// The effect is that of a suspended machine: a lease that ends within this time is lost,
-    /// without a renewal on the way. To see renewals, advance in steps of less than half a lease. A
-    /// lock that is not renewed is free once its lease has passed, to the nanosecond. Before the
+    /// The effect is that of a suspended machine: a lease that ends within this time is lost, with
+    /// no renewal in between. To see renewals, advance in steps of less than half a lease. A lock
+    /// that is not renewed is free exactly when its lease has passed, to the nanosecond. Before the
     /// call returns, all due work has been done, and all [callbacks](crate::LostSignal::notify) and
     /// [hooks](crate::Events) have been called. A waiting acquire returns soon after.
     ///
@@ -159,35 +160,34 @@ impl StandIn {
     }
 
     /// Ends a lock, as if its lease had expired on the server before a renewal succeeded. Returns
-    /// false if nobody held it.
+    /// false if the lock was free.
     ///
     /// When this returns, the holder has noticed and its callbacks have been called, unless the
     /// stand-in is [disconnected](Self::disconnect). `name` is the lock's name, or its whole key if
     /// its prefix is not `lock:`.
-    #[allow(clippy::must_use_candidate, reason = "mostly it is known")]
+    #[allow(clippy::must_use_candidate, reason = "a test usually knows the result")]
     pub fn expire(&self, name: &str) -> bool {
         self.disturb(name, Store::expire)
     }
 
-    /// Gives a lock, held or free, to somebody else for ten seconds. Returns the new holder's
-    /// token.
+    /// Gives a lock, held or free, to someone else for ten seconds. Returns the new holder's token.
     ///
     /// As with [`expire`](Self::expire), the previous holder has noticed when this returns. The
-    /// lock keeps its kind; a free lock becomes a [mutex](Locks::lock). For other kinds acquire the
-    /// lock from other [`locks`](Self::locks).
+    /// lock keeps its kind; a free lock becomes a [mutex](Locks::lock). To hold a free lock of
+    /// another kind, acquire it through other [`locks`](Self::locks).
     #[allow(
         clippy::must_use_candidate,
-        reason = "whoever has the token has the lock"
+        reason = "the token is needed only to release the lock"
     )]
     pub fn steal(&self, name: &str) -> Token {
         self.steal_for(name, Duration::from_secs(10))
     }
 
-    /// As [`steal`](Self::steal), for another time, rounded up to milliseconds. It simulates a
-    /// holder that is soon gone, or one that keeps the lock.
+    /// Like [`steal`](Self::steal), for a given time, rounded up to milliseconds. Simulates a
+    /// holder that soon releases the lock, or one that keeps it.
     #[allow(
         clippy::must_use_candidate,
-        reason = "whoever has the token has the lock"
+        reason = "the token is needed only to release the lock"
     )]
     pub fn steal_for(&self, name: &str, lease: Duration) -> Token {
         let (token, lease) = (Token::random(), whole_millis(lease));
@@ -198,15 +198,15 @@ impl StandIn {
         token
     }
 
-    /// A pool of connections to this stand-in, on loopback: for the data of a test, for
-    /// [`Lease::commit_on`](crate::Lease::commit_on), and for the plain functions on a mutex, such
-    /// as [`transaction_with_lock`](crate::transaction_with_lock), whose waits take real time.
+    /// Returns a pool of connections to this stand-in, on loopback. Use it for the data of a test,
+    /// for [`Lease::commit_on`](crate::Lease::commit_on), and for the plain functions on a mutex,
+    /// such as [`transaction_with_lock`](crate::transaction_with_lock), whose waits take real time.
     ///
-    /// Each call returns the same pool. It has no part in [`fail`](Self::fail).
+    /// Each call returns the same pool. [`fail`](Self::fail) does not affect it.
     ///
     /// # Errors
-    /// [`Error::Pool`](crate::Error::Pool) if there is no free port,
-    /// [`Error::Thread`](crate::Error::Thread) if a thread could not be started.
+    /// - [`Error::Pool`](crate::Error::Pool): no free port.
+    /// - [`Error::Thread`](crate::Error::Thread): a thread could not be started.
     ///
     /// ```
     /// use leasehold::{redis::Commands, testing::StandIn};
@@ -221,22 +221,21 @@ impl StandIn {
         self.served_pool()
     }
 
-    /// The transactions that were executed under a lock, in order: those of
+    /// Returns the transactions that were executed under a lock, in order: those of
     /// [`Lease::commit`](crate::Lease::commit) and its variants, and of
     /// [`Lease::transaction`](crate::Lease::transaction), unless they wrote nothing.
     ///
-    /// They include those whose reply was lost, and those with a command that was refused, but not
-    /// repeats of a `commit_once`, nor what a [failover](Self::fail_over) lost.
+    /// They include those whose reply was lost, and those in which a command was refused, but not
+    /// repeats of a `commit_once`, nor those that a [failover](Self::fail_over) lost.
     #[must_use]
     pub fn commits(&self) -> Vec<Commit> {
         self.state.store.lock().commits.executed()
     }
 
-    /// Gives the replies to commands that the stand-in does not execute, or is not to. `answer` is
-    /// called for each command of a job with its words, before the stand-in executes it. `None`:
-    /// the stand-in executes it.
+    /// Replies to commands in place of the stand-in. `answer` is called with the words of each
+    /// command of a job, before the stand-in executes it. `None`: the stand-in executes it.
     ///
-    /// A [server error](Value::ServerError) has the effect that it has from a server:
+    /// A [server error](Value::ServerError) has the same effect as from a server:
     /// [`Error::Partial`](crate::Error::Partial) in a transaction, unless nothing at all was
     /// executed. A later call replaces `answer`. It must not use the stand-in.
     ///
@@ -259,7 +258,7 @@ impl StandIn {
         self.state.store.lock().answer = Some(Box::new(answer));
     }
 
-    /// Lets the next request for this action fail. Further calls are for the requests after it.
+    /// Makes the next request for this action fail. Each further call makes one more request fail.
     ///
     /// ```
     /// use leasehold::{Error, testing::{Action, Failure, StandIn}};
@@ -274,9 +273,9 @@ impl StandIn {
         self.state.failing.fail_next(action, failure);
     }
 
-    /// Lets requests fail as `decide` says of each, by its action and the name of its lock (or the
-    /// key, if its prefix is not `lock:`; of a set, all names). A later call replaces `decide`,
-    /// which may use the stand-in: to take the lock away just before a commit, for instance.
+    /// Makes requests fail as `decide` returns for each, by its action and the name of its lock
+    /// (the key, if its prefix is not `lock:`; all names, for a set). A later call replaces
+    /// `decide`, which may use the stand-in, such as to take the lock away just before a commit.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -298,23 +297,23 @@ impl StandIn {
         self.state.failing.fail(Arc::new(decide));
     }
 
-    /// Replaces the server with a replica that misses the last writes: every acquire, renewal,
-    /// release, mark and commit within the time `lost`, at most a minute, is undone.
+    /// Replaces the server with a replica that lacks the last writes: undoes every acquire,
+    /// renewal, release, mark and commit within the time `lost`, at most 1 min.
     ///
     /// When this returns, every holder knows whether it still has its lock.
     pub fn fail_over(&self, lost: Duration) {
         let nanos = u64::try_from(lost.as_nanos()).unwrap_or(u64::MAX);
         let now = self.now();
         self.state.store.lock().undo_last(nanos, now);
-        // As after a failover to a new master: everybody has to check.
+        // As after a failover to a new master, every holder must check.
         if self.is_there() {
             self.reconnect();
         }
     }
 
-    /// Makes the server unreachable, as a broken network does: acquires and releases return
-    /// [`Error::Pool`](crate::Error::Pool), renewals fail, and leases expire. An acquire that is
-    /// already waiting waits until its deadline, as for a server that restarts. A test can still
+    /// Makes the server unreachable, like a broken network: acquires and releases return
+    /// [`Error::Pool`](crate::Error::Pool), renewals fail, and leases expire. An acquire that
+    /// already waits continues until its deadline, as for a server that restarts. A test can still
     /// call [`expire`](Self::expire) and [`steal`](Self::steal); the holder does not notice.
     ///
     /// A server that fails between request and reply also causes

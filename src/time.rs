@@ -21,8 +21,7 @@ pub(crate) fn now() -> Instant {
     Clock::REAL.now()
 }
 
-/// The machine's monotonic clock. In the stand-in for tests, a clock that a test can move ahead of
-/// it.
+/// The machine's monotonic clock, or that of the stand-in, which a test can move ahead.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     /// The nanoseconds that a test has added; `None` for the machine's clock.
@@ -51,7 +50,7 @@ impl Clock {
         self.now().saturating_duration_since(moment)
     }
 
-    /// Returns the deadline of a wait. A wait too long for the clock never ends.
+    /// Returns the deadline of a wait. A wait beyond the range of the clock never ends.
     pub(crate) fn after(self, wait: Duration) -> Deadline {
         self.at(self.now().checked_add(wait))
     }
@@ -67,13 +66,13 @@ impl Clock {
     }
 }
 
-/// The furthest that a test can move a clock: a hundred years, in nanoseconds.
+/// The limit to which a test can move a clock: a hundred years, in nanoseconds.
 #[cfg(feature = "testing")]
 const FURTHEST: u64 = 100 * 365 * 24 * 60 * 60 * 1_000_000_000;
 
 #[cfg(feature = "testing")]
 impl Clock {
-    /// Creates a clock that a test can move. It leaks eight bytes, so that clocks are `Copy`.
+    /// Creates a clock that a test can move. Leaks eight bytes, so that clocks can be `Copy`.
     pub(crate) fn movable() -> Self {
         Self {
             ahead: Some(Box::leak(Box::default())),
@@ -145,14 +144,14 @@ impl Deadline {
     }
 }
 
-/// Pauses between attempts: 1 ms at first, doubled up to 10 ms, each shortened at random by up to a
-/// half so that waiters do not retry in step.
+/// Pauses between attempts: 1 ms at first, doubled up to 10 ms, each shortened at random by up to
+/// half, so that waiters do not retry in step.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     first: Duration,
     last: Duration,
     longest: Duration,
-    /// 0 until it is needed: a seed costs a system call.
+    /// 0 until first used: a seed costs a system call.
     random: u64,
 }
 
@@ -194,7 +193,7 @@ impl Backoff {
             let (high, low) = Uuid::new_v4().as_u64_pair();
             self.random = high ^ low | 1;
         }
-        // Marsaglia's xorshift: spread, not secrecy.
+        // Marsaglia's xorshift. It only has to spread the pauses.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -204,7 +203,7 @@ impl Backoff {
 }
 
 /// # Errors
-/// [`Error::Invalid`] unless it is between 1 ms and 24 h.
+/// [`Error::Invalid`]: it is not between 1 ms and 24 h.
 pub(crate) fn check_length(argument: &'static str, length: Duration) -> Result<()> {
     lease_millis(argument, length).map(drop)
 }
@@ -212,18 +211,18 @@ pub(crate) fn check_length(argument: &'static str, length: Duration) -> Result<(
 /// Converts a lease for Redis' `PX`: whole milliseconds, rounded up so that it never ends early.
 ///
 /// # Errors
-/// [`Error::Invalid`] unless it is between 1 ms and 24 h.
+/// [`Error::Invalid`]: it is not between 1 ms and 24 h.
 pub(crate) fn lease_millis(argument: &'static str, lease: Duration) -> Result<u64> {
-    let invalid = || Error::invalid(argument, "it has to be between 1 ms and 24 h");
+    let invalid = || Error::invalid(argument, "it must be between 1 ms and 24 h");
     millis_up_to(MAX_LEASE, lease).ok_or_else(invalid)
 }
 
 /// Converts a period to whole milliseconds, rounded up.
 ///
 /// # Errors
-/// [`Error::Invalid`] unless it is between 1 ms and ten years.
+/// [`Error::Invalid`]: it is not between 1 ms and ten years.
 pub(crate) fn period_millis(period: Duration) -> Result<u64> {
-    let invalid = || Error::invalid("period", "it has to be between 1 ms and ten years");
+    let invalid = || Error::invalid("period", "it must be between 1 ms and ten years");
     millis_up_to(MAX_PERIOD, period).ok_or_else(invalid)
 }
 
@@ -237,7 +236,7 @@ pub(crate) fn whole_millis(length: Duration) -> u64 {
     u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Milliseconds since 1970, rounded up. `None` before 1970 and after the year 9999.
+/// Converts to milliseconds since 1970, rounded up. `None` before 1970 and after the year 9999.
 pub(crate) fn epoch_millis(moment: SystemTime) -> Option<u64> {
     const YEAR_10000: u64 = 253_402_300_800_000;
     let since = moment.duration_since(SystemTime::UNIX_EPOCH).ok()?;
@@ -252,14 +251,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_without_end_never_passes() {
+    fn an_endless_wait_never_passes() {
         let never = Deadline::after(Duration::MAX);
         assert!(!never.has_passed());
         assert_eq!(never.remaining(), Duration::MAX);
     }
 
     #[test]
-    fn a_wait_of_nothing_has_passed_and_pauses_not() {
+    fn a_zero_wait_has_passed_and_does_not_pause() {
         let over = Deadline::after(Duration::ZERO);
         assert!(over.has_passed());
         assert!(!Backoff::new().pause(over));

@@ -14,15 +14,15 @@ use uuid::{Builder, Uuid};
 
 /// The system's random source, on Linux and other Unix systems.
 const RANDOM: &str = "/dev/urandom";
-/// The number of tokens whose random bytes are read at once: the system call is the slowest part of
+/// Random bytes are read for this many tokens at once: the system call is the slowest part of
 /// making a token.
 const AT_A_TIME: usize = 64;
 
-/// The random proof of ownership, stored as the lock's value (the book's identifier).
+/// The random proof of ownership, stored as the lock's value. The book calls it the identifier.
 ///
 /// [`Display`](fmt::Display) prints the text that is stored in Redis and
 /// [`FromStr`](std::str::FromStr) reads it, so a lock can be handed to another process. `Debug`
-/// keeps the token secret: anybody who has it can release the lock.
+/// does not print it: anyone who has the token can release the lock.
 ///
 /// ```
 /// let token: leasehold::Token = "0f8fad5b-d9cb-469f-a165-70867728950e".parse()?;
@@ -34,13 +34,13 @@ const AT_A_TIME: usize = 64;
 pub struct Token(pub(crate) Box<str>);
 
 impl Token {
-    /// A new token: the text of a random 128-bit UUID, as in the book.
+    /// Creates a token: the text of a random 128-bit UUID, as in the book.
     #[must_use]
     pub fn random() -> Self {
         Self::random_in(process::id())
     }
 
-    /// A new token, for a caller that knows the process id.
+    /// Creates a token, for a caller that knows the process id.
     pub(crate) fn random_in(process: u32) -> Self {
         let mut text = Uuid::encode_buffer();
         let text = &*random_uuid(process).hyphenated().encode_lower(&mut text);
@@ -51,7 +51,7 @@ impl Token {
         &self.0
     }
 
-    /// True if `value`, read from a key, is this token.
+    /// Returns true if `value`, read from a key, is this token.
     pub(crate) fn is_value(&self, value: Option<&Value>) -> bool {
         matches!(value, Some(Value::BulkString(bytes)) if bytes == self.0.as_bytes())
     }
@@ -69,7 +69,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Random bytes that this thread has read and not yet used.
+/// The random bytes that this thread has read and not yet used.
 struct Drawn {
     /// The process that read them. A forked child has a copy and must not use it.
     process: u32,
@@ -101,26 +101,25 @@ impl Drawn {
     }
 }
 
-/// The time, which differs between two virtual machines that resume from one snapshot and so have
+/// Returns the time. It differs between virtual machines that resume from one snapshot, and so have
 /// the same unused bytes.
 fn copy_salt() -> u128 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos())
 }
 
-/// A random version 4 UUID, made by the `uuid` crate if the thread's bytes cannot be used.
+/// Returns a random version 4 UUID, made by the `uuid` crate if the thread's bytes cannot be used.
 fn random_uuid(process: u32) -> Uuid {
     let drawn = DRAWN.try_with(|drawn| drawn.try_borrow_mut().ok()?.next(process).ok());
     drawn.ok().flatten().unwrap_or_else(Uuid::new_v4)
 }
 
-/// A number that grows with each acquisition of a lock, to be passed to the resource that the lock
-/// protects.
+/// A number that grows with each acquisition of a lock, for the resource that the lock protects.
 ///
-/// A resource that remembers the greatest number it has seen, and refuses smaller ones, accepts no
-/// late write from a previous holder once it has seen the next holder's number. The number is the
+/// A resource that remembers the greatest number it has seen and refuses smaller ones rejects the
+/// late writes of a previous holder, once it has seen the next holder's number. The number is the
 /// server's clock in microseconds, or the last number plus one if that is greater. So it grows even
-/// after `FLUSHALL`, unless the clock goes back. See [`recipes::mutex`](crate::recipes::mutex).
+/// after `FLUSHALL`, unless the clock is set back. See [`recipes::mutex`](crate::recipes::mutex).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
@@ -129,18 +128,18 @@ impl FencingToken {
         Self(number)
     }
 
-    /// The number to hand to the resource.
+    /// Returns the number to pass to the resource.
     #[must_use]
     pub fn get(self) -> u64 {
         self.0
     }
 
-    /// The next number of a reserved range.
+    /// Returns the next number of a reserved range.
     pub(crate) fn next(self) -> Self {
         Self(self.0 + 1)
     }
 
-    /// The number that is `count` lower.
+    /// Returns the number that is `count` lower.
     pub(crate) fn before(self, count: u64) -> Option<Self> {
         self.0.checked_sub(count).map(Self)
     }
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_uses_none_of_the_bytes_that_were_read_before() {
+    fn a_forked_process_reads_new_random_bytes() {
         let mut drawn = Drawn {
             process: 1,
             bytes: [0; 16 * AT_A_TIME],
@@ -180,7 +179,7 @@ mod tests {
         };
         let (before, bytes) = (drawn.used, drawn.bytes);
         drawn.next(2).unwrap();
-        assert_ne!(drawn.bytes[16..], bytes[16..], "read anew");
+        assert_ne!(drawn.bytes[16..], bytes[16..], "read again");
         assert_eq!((drawn.process, drawn.used), (2, before + 16));
         assert_eq!(drawn.bytes[..16], [0; 16], "used once");
     }

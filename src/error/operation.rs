@@ -27,12 +27,12 @@ impl<'a> Operation<'a> {
         ErrorContext { operation, lock }
     }
 
-    /// The keys kept changing.
+    /// Returns `Contended` for keys that kept changing.
     pub(crate) fn contended(self) -> Error {
         self.contended_after(None)
     }
 
-    /// Others had the lock for this whole wait.
+    /// Returns `Contended` for a lock that others held for this whole wait.
     pub(crate) fn contended_after(self, waited: Option<Duration>) -> Error {
         Error::Contended {
             context: self.context(),
@@ -66,22 +66,22 @@ impl<'a> Operation<'a> {
         Error::Partial { context, source }
     }
 
-    /// The command ran, but its reply does not have the type that the caller asked for. The reply
-    /// is left out: it may be a token.
+    /// Returns the error of a command that ran, but whose reply does not have the requested type.
+    /// Omits the reply: it may be a token.
     pub(crate) fn misfit(self) -> Error {
         let kind = ErrorKind::UnexpectedReturnType;
-        self.told(RedisError::from((kind, "an answer of another type")))
+        self.told(RedisError::from((kind, "a reply of another type")))
     }
 
-    /// A read got a reply that makes no sense. Nothing was written.
+    /// Returns the error of a read whose reply makes no sense. Nothing was written.
     pub(crate) fn unreadable(self) -> Error {
         self.failed(makes_no_sense())
     }
 
-    /// A failure after which nothing has changed on the server.
+    /// Converts a failure after which nothing has changed on the server.
     pub(crate) fn failed(self, source: RedisError) -> Error {
         match (source.code(), message(&source)) {
-            _ if is_wrong_type(&source) => self.wrong_kind("a key that holds another type"),
+            _ if is_wrong_type(&source) => self.wrong_kind("a key of another type"),
             (Some("WRONGKIND" | WRONG_MARK), found) => self.wrong_kind(found),
             (Some("INVALIDEND"), reason) => Error::invalid("end", reason),
             (Some("INVALIDTOKEN"), reason) => Error::invalid("token", reason),
@@ -103,7 +103,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// A failure of a command that may have been executed before the connection broke.
+    /// Converts a failure of a command that may have been executed before the connection broke.
     pub(crate) fn unanswered(self, token: Option<&Token>, source: RedisError) -> Error {
         match source.kind() {
             ErrorKind::Io => self.unknown(token, source),
@@ -115,8 +115,8 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// The failure of another thread that asked on behalf of this one. Nothing was sent for this
-    /// one.
+    /// Converts the failure of another thread that asked on behalf of this one. Nothing was sent
+    /// for this one.
     pub(crate) fn failed_as(self, failure: &Error) -> Error {
         match failure.clone() {
             Error::Redis { source, .. } => self.failed(source),
@@ -125,7 +125,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// A failure of the caller's own command, which this library cannot interpret.
+    /// Converts a failure of the caller's own command, which this library cannot interpret.
     pub(crate) fn told(self, source: RedisError) -> Error {
         let (context, source) = (self.context(), cleaned(source));
         match source.kind() {
@@ -135,7 +135,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// The operation may have happened.
+    /// Returns `Unknown`: the operation may have happened.
     pub(crate) fn unknown(self, token: Option<&Token>, source: RedisError) -> Error {
         Error::Unknown {
             context: self.context(),
@@ -145,25 +145,25 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// Codes of our own: the master did the write, but too few replicas acknowledged it, or the server
-/// refused `WAIT`, so that their number is unknown.
+/// Our own codes: the master did the write, but too few replicas acknowledged it, or the server
+/// refused `WAIT`, so their number is unknown.
 pub(crate) const TOO_FEW_REPLICAS: &str = "TOOFEWREPLICAS";
 pub(crate) const REFUSED_WAIT: &str = "REFUSEDWAIT";
 /// The key of a run's mark holds something else. The error text names the key.
 pub(crate) const WRONG_MARK: &str = "WRONGMARK";
 
-/// True if the write was done nevertheless.
+/// Returns true if the master did the write all the same.
 pub(crate) fn is_unconfirmed(error: &RedisError) -> bool {
     matches!(error.code(), Some(TOO_FEW_REPLICAS | REFUSED_WAIT))
 }
 
-/// True if too few replicas follow the master, such as one that a failover has replaced.
+/// Returns true if too few replicas follow the master, such as one that a failover has replaced.
 pub(crate) fn is_left_by_replicas(error: &RedisError) -> bool {
     matches!(code(error), TOO_FEW_REPLICAS | "NOREPLICAS")
 }
 
-/// True if the same request may succeed later: the server is starting, changing its role, busy with
-/// a script, or cannot write for lack of memory, disk or replicas.
+/// Returns true if the same request may succeed later: the server is starting, changing its role,
+/// busy with a script, or cannot write for lack of memory, disk or replicas.
 pub(crate) fn may_pass(error: &RedisError) -> bool {
     match code(error) {
         "LOADING" | "READONLY" | "BUSY" | "TRYAGAIN" | "ASK" | "MASTERDOWN" | "CLUSTERDOWN"
@@ -172,8 +172,8 @@ pub(crate) fn may_pass(error: &RedisError) -> bool {
     }
 }
 
-/// True if another attempt to connect may succeed. False after a lasting refusal, such as of a
-/// password.
+/// Returns true if another attempt to connect may succeed. False after a permanent refusal, such as
+/// of a password.
 pub(crate) fn may_connect_later(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Io | ErrorKind::Parse | ErrorKind::UnexpectedReturnType => true,
@@ -181,30 +181,30 @@ pub(crate) fn may_connect_later(error: &RedisError) -> bool {
     }
 }
 
-/// The error of a thread that waited in a queue: nothing was sent for it, and the holder is
+/// Returns the error of a thread that waited in a queue. Nothing was sent for it, and the holder is
 /// unknown.
 pub(crate) fn unanswered_ahead(source: Option<RedisError>) -> Error {
-    let reason = "the server has not answered the threads that wait ahead of this one".into();
+    let reason = "the server has not replied to the threads that wait ahead of this one".into();
     Error::Pool { reason, source }
 }
 
-/// The request was sent, and no reply came.
+/// Returns the error of a request that got no reply.
 pub(crate) fn no_answer() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 
-/// True if a key has the wrong type for the command. Before Redis 7 a script's error has the code
-/// inside its message.
+/// Returns true if a key has the wrong type for the command. Before Redis 7 a script's error has
+/// the code inside its message.
 pub(crate) fn is_wrong_type(error: &RedisError) -> bool {
     error.code() == Some("WRONGTYPE") || message(error).contains("WRONGTYPE")
 }
 
-/// True if a key holds a value that the command or script does not handle.
+/// Returns true if a key holds a value that the command or script does not handle.
 pub(crate) fn is_wrong_kind(error: &RedisError) -> bool {
     is_wrong_type(error) || matches!(error.code(), Some("WRONGKIND" | WRONG_MARK))
 }
 
-/// The server's error with a clearer text.
+/// Returns the server's error with a clearer text.
 pub(crate) fn with_text(error: &RedisError, words: &'static str) -> RedisError {
     RedisError::from((error.kind(), words, message(error).to_owned()))
 }

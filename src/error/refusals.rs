@@ -1,12 +1,13 @@
-//! The server's refusals: their codes, and their meaning in words.
+//! Refusals by the server: their codes, and texts that explain them.
 
 use std::io;
 
 use redis::{ErrorKind, RedisError, Value};
 
-const ACCESS_LIST: &str = "refuses it by its access list";
+const ACCESS_LIST: &str = "denies it by its access list";
 
-/// The error's code, or an empty text. Before Redis 7 a script's error has it inside its message.
+/// Returns the error's code, or an empty text. Before Redis 7 a script's error has it inside its
+/// message.
 pub(super) fn code(error: &RedisError) -> &str {
     let (_, hidden) = message(error).split_once(": -").unwrap_or_default();
     match error.code() {
@@ -15,46 +16,46 @@ pub(super) fn code(error: &RedisError) -> &str {
     }
 }
 
-/// The server's text after the code.
+/// Returns the server's text after the code.
 pub(super) fn message(error: &RedisError) -> &str {
     error.detail().unwrap_or_default()
 }
 
-/// The end of a sentence that begins with the server's name.
+/// Returns a text that explains the refusal, to follow the server's name.
 ///
-/// It has the code in brackets if it says all that the server has said.
+/// It ends with the code in brackets if the server's own text adds nothing.
 pub(crate) fn refusal(error: &RedisError) -> &'static str {
     let message = message(error);
     match code(error) {
         "LOADING" => "is still loading its data (LOADING)",
         "BUSY" => "is busy with a script (BUSY)",
         "OOM" => "has reached its maxmemory (OOM)",
-        "MISCONF" => "cannot save its data to disk, and takes no writes: see its log (MISCONF)",
-        "READONLY" => "is a replica, which takes no writes (READONLY)",
+        "MISCONF" => "cannot save its data to disk and accepts no writes: see its log (MISCONF)",
+        "READONLY" => "is a replica, which accepts no writes (READONLY)",
         "MASTERDOWN" => "is a replica without a link to its master (MASTERDOWN)",
         "NOREPLICAS" => "has fewer replicas than its min-replicas-to-write (NOREPLICAS)",
-        "CLUSTERDOWN" => {
-            "does not serve this key: its cluster is down, or incomplete (CLUSTERDOWN)"
-        }
+        "CLUSTERDOWN" => "does not serve this key: its cluster is down or incomplete (CLUSTERDOWN)",
         "TRYAGAIN" => "is moving this key to another node of the cluster (TRYAGAIN)",
         "MOVED" => {
-            "has not got this key, another node of the cluster has: a redis+cluster:// URL leads to \
-             it (MOVED)"
+            "does not have this key, another node of the cluster does: use a redis+cluster:// URL \
+             (MOVED)"
         }
         "ASK" => {
-            "is moving this key to another node of the cluster: a redis+cluster:// URL leads to it \
+            "is moving this key to another node of the cluster: use a redis+cluster:// URL \
              (ASK)"
         }
-        "CROSSSLOT" => "needs all keys of a call in one slot, by a common hash tag (CROSSSLOT)",
-        "NOAUTH" => "wants a password (NOAUTH)",
-        "WRONGPASS" => "refuses the user or the password (WRONGPASS)",
+        "CROSSSLOT" => {
+            "needs all keys of a call in one slot: give them a common hash tag (CROSSSLOT)"
+        }
+        "NOAUTH" => "requires a password (NOAUTH)",
+        "WRONGPASS" => "rejects the user or the password (WRONGPASS)",
         "NOPERM" => ACCESS_LIST,
-        // In a script, before Redis 8 and since.
+        // From a script: before Redis 8, and since.
         _ if message.contains("can't run this command") => ACCESS_LIST,
         _ if message.contains("has no permissions") => ACCESS_LIST,
-        // Only of Redis 6.2.
+        // Only Redis 6.2.
         _ if message.contains("after non deterministic commands") => {
-            "needs its setting lua-replicate-commands to be yes, as it is by default"
+            "needs its setting lua-replicate-commands to be yes, the default"
         }
         _ if message.starts_with("unknown command") => "has no such command",
         _ if message.contains("max number of clients") => "accepts no more clients (maxclients)",
@@ -62,13 +63,14 @@ pub(crate) fn refusal(error: &RedisError) -> &'static str {
     }
 }
 
-/// The error without what says nothing to people, or is secret.
+/// Removes secrets and noise from the error.
 ///
-/// The server repeats the arguments of a command that it does not know: one of them may be a token.
-/// It names a script that failed by its hash. The system calls a time-out an unavailable resource.
+/// The server echoes the arguments of an unknown command, and one of them may be a token. It names
+/// a failed script by its hash. The operating system calls a time-out "resource temporarily
+/// unavailable".
 pub(super) fn cleaned(error: RedisError) -> RedisError {
     if error.is_timeout() {
-        return io::Error::new(io::ErrorKind::TimedOut, "no answer in time").into();
+        return io::Error::new(io::ErrorKind::TimedOut, "no reply in time").into();
     }
     let message = message(&error);
     if let Some((command, _)) = message.split_once(", with args beginning with") {
@@ -93,21 +95,22 @@ pub(super) fn cleaned(error: RedisError) -> RedisError {
     }
 }
 
-/// The same refusal with another text.
+/// Returns the same refusal with another text.
 pub(crate) fn saying(error: &RedisError, text: &str) -> RedisError {
     answer(&format!("{} {text}", error.code().unwrap_or("ERR")))
 }
 
-/// The error of this reply of a server.
+/// Parses an error reply of a server.
 fn answer(line: &str) -> RedisError {
     let line = format!("-{}\r\n", line.replace(['\r', '\n'], " "));
     let reply = redis::parse_redis_value(line.as_bytes()).and_then(Value::extract_error);
     reply.err().unwrap_or_else(makes_no_sense)
 }
 
-/// No server gives this reply to this command. The reply is left out: it may be a token.
+/// Returns the error for a reply that no server gives to this command. Omits the reply: it may be a
+/// token.
 pub(crate) fn makes_no_sense() -> RedisError {
-    RedisError::from((ErrorKind::Parse, "the answer makes no sense"))
+    RedisError::from((ErrorKind::Parse, "the reply makes no sense"))
 }
 
 #[cfg(test)]
@@ -159,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_said_in_words() {
+    fn a_refusal_is_explained_in_words() {
         for (line, words) in [
             ("LOADING x", "is still loading its data (LOADING)"),
             (
@@ -172,7 +175,7 @@ mod tests {
             ),
             (
                 "ERR User a has no permissions to run the 'time' command",
-                "refuses it by its access list",
+                "denies it by its access list",
             ),
             ("ERR x", "refused"),
         ] {

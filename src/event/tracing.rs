@@ -1,4 +1,4 @@
-//! The events of locks as events and spans of the crate `tracing`.
+//! Sends the events of locks as events and spans of the crate `tracing`.
 
 use std::{cell::RefCell, collections::HashMap};
 
@@ -14,7 +14,8 @@ use crate::{error::Error, token::FencingToken};
 const TARGET: &str = "leasehold";
 
 thread_local! {
-    /// The waits of this thread. More than one if a hook or a login of a wait acquires a lock.
+    /// The waits of this thread. More than one if a hook or a login function acquires a lock during
+    /// a wait.
     static WAITS: RefCell<Vec<WaitSpan>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -41,16 +42,17 @@ struct WaitSpan {
 /// | debug | `already run`, `cancelled`: `waited` |
 /// | trace | `busy, waiting`: `waited`; `renewed`: `remaining` |
 ///
-/// `error` is the error with all its causes, in one line. While the server is down every attempt
-/// and every renewal fails: of such a row the first failure is sent, the second, the fourth, the
-/// eighth and so on, counted in `failures` and [`in_a_row`](AcquireFailed::in_a_row).
+/// `error` is the error with all its causes, on one line. While the server is down, every attempt
+/// and every renewal fails. Of such failures only the first, the second, the fourth, the eighth and
+/// so on are sent, as counted in `failures` and [`in_a_row`](AcquireFailed::in_a_row).
 ///
-/// Spans are of the level debug and have the field `lock`:
+/// Spans have the level debug and the field `lock`:
 ///
-/// - `wait` is open, and the current span of its thread, while a call acquires.
+/// - `wait` is open, and is the current span of its thread, while a call acquires.
 /// - `hold` is open while the lock is held, as a child of the span in which it was acquired. It is
-///   not the current span, since a lease can move to another thread. The events of the hold are in
-///   it, those of the watchdog's threads too; without it they are in the span of the acquire.
+///   not the current span, since a lease can move to another thread. It contains the events of the
+///   hold, including those of the watchdog's threads. If the span is disabled, they are in the span
+///   of the acquire.
 ///
 /// # Examples
 /// ```no_run
@@ -69,7 +71,7 @@ pub struct TracingEvents {
 }
 
 impl TracingEvents {
-    /// Makes the hooks, for [`Options::events`](crate::Options::events).
+    /// Creates the hooks, for [`Options::events`](crate::Options::events).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -188,14 +190,14 @@ fn count_failure() -> u32 {
     WAITS.try_with(count).ok().flatten().unwrap_or(1)
 }
 
-/// Takes the wait that ends on this thread. Its span closes when it is dropped, also if the
+/// Takes the wait that ends on this thread. Its span closes when it is dropped, even if the
 /// subscriber panics.
 fn take_wait() -> Option<WaitSpan> {
     let wait = WAITS.try_with(|waits| waits.borrow_mut().pop());
     wait.ok().flatten()
 }
 
-/// The error and its causes in one line, since most subscribers leave out the causes of a field.
+/// Returns the error and its causes on one line, since most subscribers omit the causes of a field.
 fn with_causes(error: &Error) -> String {
     let causes: Vec<_> = anyhow::Chain::new(error).map(ToString::to_string).collect();
     causes.join(": ")

@@ -19,7 +19,7 @@
 //!
 //! Every wait cleans up at its end: it leaves the queue, removes a writer's intent, takes a lock
 //! that was handed over meanwhile, gives back a lock that too few replicas have, and leaves to the
-//! watchdog's thread the release of a lock that an attempt without a reply may have taken.
+//! watchdog's thread the release of a lock that an attempt without a reply may have acquired.
 
 use std::{
     sync::Arc,
@@ -53,7 +53,7 @@ use crate::{
 /// time-out, and for the clean-up after a wait.
 const WAIT_WHILE_ALL_LENT: Duration = Duration::from_millis(100);
 /// At its deadline a thread waits this long for the reply to the head of its queue, so that a slow
-/// connection is not taken for a silent server.
+/// connection does not look like a silent server.
 const ANSWERED_AHEAD: Duration = Duration::from_millis(100);
 /// The longest pause after a failure, unless the settings allow a longer one.
 const LONGEST_DOUBT: Duration = Duration::from_millis(250);
@@ -64,7 +64,7 @@ struct Wait<'a> {
     stacks: &'a Stacks,
     /// The stack of the server that last had the key.
     stack: Arc<Stack<Lease>>,
-    /// The pauses after a refusal by a server that sends no messages.
+    /// The pauses after a refusal by a server that sends no notifications.
     pauses: Backoff,
     /// The pauses after a failure. They keep growing when the wait moves to another shard.
     failure_pauses: Backoff,
@@ -79,7 +79,7 @@ struct Wait<'a> {
 }
 
 /// Waits for the lock, and makes at least one attempt. The inner error: the work of `run_once` was
-/// done within the period.
+/// already done within the period.
 pub(super) fn acquire(
     operation: Operation<'_>,
     stacks: &Stacks,
@@ -130,7 +130,7 @@ pub(super) fn acquire(
     wait.until_over(timeout)
 }
 
-/// Reports an attempt that has not got the lock. `None`: somebody else holds it.
+/// Reports an attempt that did not get the lock. `None`: someone else holds it.
 fn report_retry(
     operation: Operation<'_>,
     settings: &Settings,
@@ -199,7 +199,7 @@ impl Wait<'_> {
         }
     }
 
-    /// Waits in the queue, behind the threads of this process that came before.
+    /// Waits in the queue, behind the threads of this process that came earlier.
     fn in_turn(&mut self, timeout: Duration) -> Result<Option<Lease>> {
         let asks_after = self.stack.queues.asks_after(self.key(), timeout);
         if let Some(pause) = asks_after
@@ -273,7 +273,7 @@ impl Wait<'_> {
             }
             hops += 1;
             patience.by.get_or_insert(longest);
-            // An earlier attempt may have taken the lock on that server.
+            // An earlier attempt may have acquired the lock on that server.
             call = call.again();
         }
     }
@@ -348,9 +348,9 @@ impl Wait<'_> {
         }
     }
 
-    /// Ends the wait at its deadline, by the last reply to any thread of this queue, or else by
-    /// this thread's attempt before it joined. If the lock may be ours, replies to other threads do
-    /// not settle that.
+    /// Ends the wait at its deadline with the result of the last reply to any thread of this queue,
+    /// or else of this thread's attempt before it joined. If the lock may be ours, replies to other
+    /// threads do not settle that.
     fn at_deadline(&mut self, place: &Place<'_, Settings, Lease, Error>) -> Result<AttemptOutcome> {
         let is_cancelled = self.settings.is_cancelled();
         let longest = if is_cancelled {
@@ -403,10 +403,10 @@ impl Wait<'_> {
         }
     }
 
-    /// Gives back a lock that an attempt may have taken, or may still take, unless the wait returns
-    /// a lease of this hold, which releases it. The watchdog's thread retries until the server
-    /// replies. If the server is replying, a release is also sent here, in case the process exits
-    /// at once.
+    /// Gives back a lock that an attempt may have acquired, or may still acquire, unless the wait
+    /// returns a lease of this hold, which releases it. The watchdog's thread retries until the
+    /// server replies. If the server is replying, a release is also sent here, in case the process
+    /// exits at once.
     fn give_back_outstanding(&self, acquired: &Result<Option<Lease>>) {
         let Attempts {
             uncertain, is_out, ..

@@ -1,11 +1,11 @@
 //! The attempts to acquire one lock, as a plain value: no mutex, no clock, no I/O.
 //!
 //! All attempts of one wait use one token, so an attempt that is executed twice counts once.
-//! [`judge`](Attempts::judge) alone decides what follows from a reply:
+//! [`judge`](Attempts::judge) alone decides what a reply means:
 //!
 //! - **Granted**: the lease begins. If the reply took longer than the lease, try again.
 //! - **Done within the period** (`run_once`): the wait is over.
-//! - **Somebody else holds the lock**: try again when that holder's lease has ended. An earlier
+//! - **Someone else holds the lock**: try again when that holder's lease has ended. An earlier
 //!   attempt without a reply did not take the lock.
 //! - **No reply, or one that makes no sense**: try again; at the deadline return `Unknown`.
 //! - **A temporary refusal**, such as `LOADING` or `OOM`: try again; at the deadline return it.
@@ -43,12 +43,12 @@ const ARMED_WITHIN: Duration = Duration::from_millis(20);
 
 /// The attempts of one wait, and what their replies mean.
 #[derive(Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact by itself")]
+#[allow(clippy::struct_excessive_bools, reason = "they are independent")]
 pub(super) struct Attempts<'a> {
     operation: Operation<'a>,
     settings: &'a Settings,
     hold: Arc<Hold>,
-    /// By our clock a lease ends earlier than on the server by this much.
+    /// A lease ends earlier by our clock than on the server, by this much.
     skew: Duration,
     /// The key may move to another server.
     may_move: bool,
@@ -57,7 +57,7 @@ pub(super) struct Attempts<'a> {
     /// The lock may be ours: an attempt got no reply, or its lease was over when the reply came,
     /// and no later reply named another holder.
     pub(super) uncertain: bool,
-    /// An attempt got no reply: it may still be executed, whatever the later replies.
+    /// An attempt got no reply: it may still be executed, whatever later replies say.
     pub(super) is_out: bool,
     /// When the leases of the current holders end, by the last reply.
     pub(super) busy_until: Option<Instant>,
@@ -79,10 +79,10 @@ pub(super) enum AttemptOutcome {
         /// When the next thread in the queue asks, unless an event wakes it earlier.
         next_asks_at: Instant,
     },
-    /// Somebody else holds the lock.
+    /// Someone else holds the lock.
     Refused {
         /// When to ask again: at the end of the holder's lease, or earlier in case the server's
-        /// message is lost. `None`: the server sends no messages.
+        /// notification is lost. `None`: the server sends no notifications.
         ask_again_at: Option<Instant>,
     },
     /// The work is done, so the lock is not needed: see [`Attempts::found_run`].
@@ -143,8 +143,8 @@ impl<'a> Attempts<'a> {
                 Ok(self.granted((fence, number), next_at, reply.sent, reply.tracked, now))
             }
             Attempt::AlreadyRun(run) => {
-                // If an earlier attempt of ours took the lock, it has lost it: only another holder
-                // can have written the mark.
+                // If one of our earlier attempts acquired the lock, it has lost it: only another
+                // holder can have written the mark.
                 self.uncertain = false;
                 self.found_run = Some(run);
                 Ok(AttemptOutcome::AlreadyRun)
@@ -203,7 +203,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Returns the error of a wait that ends at its deadline. `None`: somebody else holds the lock.
+    /// Returns the error of a wait that ends at its deadline. `None`: someone else holds the lock.
     pub(super) fn last_failure(&mut self) -> Option<Error> {
         match (self.uncertain, self.failure.take()) {
             (false, failure) => failure,
@@ -214,7 +214,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Returns the error of a wait that this error ends. Where the lock may be ours, an error that
+    /// Returns the error of a wait that this error ends. If the lock may be ours, an error that
     /// means "nothing was done" becomes the cause of an `Unknown`.
     pub(super) fn ended_by(&self, error: Error) -> Error {
         match error {
@@ -254,15 +254,16 @@ impl<'a> Attempts<'a> {
         self.operation.unknown(Some(self.hold.token()), silence)
     }
 
-    /// An attempt got no reply, and what came later ended the wait.
+    /// Returns the error of a wait in which an attempt got no reply, and which this later text
+    /// ended.
     fn unknown_then(&self, later: &str) -> Error {
         let cause = IoError::other(format!("then {later}"));
         self.operation
             .unknown(Some(self.hold.token()), cause.into())
     }
 
-    /// Adds the keys to the error: an operator has to find the value that is no lock, and it may be
-    /// at either key.
+    /// Adds the keys to the error: an operator must find the value that is not a lock, and it may
+    /// be at either key.
     fn with_keys(&self, found: &str) -> Error {
         let lock = self.hold.lock_name();
         let found = match (lock.key(), lock.companion()) {
@@ -274,8 +275,8 @@ impl<'a> Attempts<'a> {
         self.operation.wrong_kind(found)
     }
 
-    /// Returns the time until the next attempt if no message comes, for holders whose leases end
-    /// after `longest`. A writer asks sooner, to renew its intent.
+    /// Returns the time until the next attempt if no notification comes, for holders whose leases
+    /// end after `longest`. A writer asks sooner, to renew its intent.
     fn longest_pause(&self, longest: Option<Duration>) -> Duration {
         let most = match self.hold.kind() {
             LockKind::Write => INTENT,

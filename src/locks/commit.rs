@@ -24,19 +24,19 @@ use crate::{
     time::{Backoff, Deadline, lease_millis},
 };
 
-/// Two nodes that name each other agree within this. A command on a key of another slot is answered
-/// by `MOVED` as well, and stays wrong.
+/// Two nodes that redirect to each other agree within this time. A command on a key of another slot
+/// also gets `MOVED`, but never succeeds.
 const NODES_AGREE: Duration = Duration::from_millis(250);
 const RELEASING: &str = "Lease::commit_and_release";
 
-/// Which call of [`Lease::commit_once`] has executed the commit.
+/// Which call of [`Lease::commit_once`] executed the commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "it says whether this call has written anything"]
+#[must_use = "it tells whether this call wrote anything"]
 #[non_exhaustive]
 pub enum Committed {
     /// This call.
     Now,
-    /// An earlier call with the same operation id, at this time and by this owner. This call wrote
+    /// An earlier call with the same operation id: the run has its time and owner. This call wrote
     /// nothing.
     Before(LastRun),
 }
@@ -44,10 +44,9 @@ pub enum Committed {
 impl Lease {
     /// Writes the pipeline that `build` fills, in one transaction, only while the lock is held.
     ///
-    /// Does not release the lock. `build` is called once. If the lock is renewed meanwhile, the
+    /// Does not release the lock. Calls `build` once. If the lock is renewed meanwhile, the
     /// transaction is sent again, up to 8 times. It uses a connection of the lock's pool, to the
-    /// server that keeps the lock: for other resources use the [fencing
-    /// token](Self::fencing_token).
+    /// server that has the lock. For other resources use the [fencing token](Self::fencing_token).
     ///
     /// Two round trips. Waits for a connection as [`Pool::get`](crate::Pool::get) does: first
     /// return any connection that your thread has borrowed, or use [`commit_on`](Self::commit_on).
@@ -56,8 +55,9 @@ impl Lease {
     /// holder has it. To be able to repeat it, use [`commit_once`](Self::commit_once).
     ///
     /// # Errors
-    /// As [`commit_while_held`](crate::commit_while_held), and [`Error::Pool`] if there is no
-    /// connection. [`Error::Lost`]: the lock was lost, and nothing was written.
+    /// - [`Error::Lost`]: the lock was lost. Nothing was written.
+    /// - [`Error::Pool`]: no connection. Nothing was written.
+    /// - All others as [`commit_while_held`](crate::commit_while_held).
     ///
     /// # Examples
     /// ```no_run
@@ -76,14 +76,14 @@ impl Lease {
         self.committed("Lease::commit", build).map(drop)
     }
 
-    /// As [`commit`](Self::commit), and returns the results of the commands.
+    /// Like [`commit`](Self::commit), and returns the results of the commands.
     ///
     /// `T` is a tuple or a `Vec` with one value for each command, except those marked
     /// [`ignore`](redis::Pipeline::ignore).
     ///
     /// # Errors
-    /// As [`commit`](Self::commit); [`Error::Reply`] if it was written, and the results have
-    /// another type.
+    /// - [`Error::Reply`]: the results do not have the type `T`. Everything was written.
+    /// - All others as [`commit`](Self::commit).
     ///
     /// # Examples
     /// ```no_run
@@ -103,14 +103,17 @@ impl Lease {
         commit.answer(results)
     }
 
-    /// As [`commit_returning`](Self::commit_returning), on the caller's connection to the same
+    /// Like [`commit_returning`](Self::commit_returning), on the caller's connection to the same
     /// server. Two round trips.
     ///
     /// # Errors
-    /// As [`commit_returning`](Self::commit_returning). If `conn` does not find the lock as ours,
-    /// nothing is written, and a connection of the pool checks again. [`Error::Lost`]: that one
-    /// does not find it either. [`Error::Invalid`]: it does, so `conn` leads to another server or
-    /// database, and the lease continues.
+    /// If the lock is not ours on `conn`, nothing is written, and a connection of the pool checks
+    /// again.
+    ///
+    /// - [`Error::Lost`]: it is not ours there either.
+    /// - [`Error::Invalid`]: it is ours there, so `conn` leads to another server or database. The
+    ///   lease continues.
+    /// - All others as [`commit_returning`](Self::commit_returning).
     ///
     /// # Examples
     /// ```no_run
@@ -138,25 +141,27 @@ impl Lease {
         commit.answer(results.unwrap_or_default())
     }
 
-    /// As [`commit`](Self::commit), at most once for this operation id.
+    /// Like [`commit`](Self::commit), at most once for this operation id.
     ///
     /// A commit without a reply can be repeated, under this lease or another one of the same lock,
     /// without being executed twice.
     ///
-    /// The transaction also writes a mark: a key beside the lock that expires after `remember`, 1
-    /// ms to 24 h. A later call with the same id finds the mark and writes nothing. Repeat within
-    /// that time.
+    /// The transaction also writes a mark: a key that expires after `remember`, 1 ms to 24 h. A
+    /// later call with the same id finds the mark and writes nothing. Repeat within that time.
     ///
     /// **The id must name the run**, as `2026-11-27/item:4711` does. A job that uses `item:4711`
-    /// every night writes nothing in the second night while the mark of the first remains.
+    /// every night writes nothing on the second night if the mark of the first remains.
     ///
     /// Two round trips.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit), and [`Error::Invalid`] for an id that is empty or longer than
-    /// 512 bytes, or for `remember`. After [`Error::Unknown`] repeat the call. After
-    /// [`Error::Partial`] the mark is written, and some of the commands were refused.
-    /// [`Error::WrongKind`]: the key of the mark holds something else, and nothing was written.
+    /// - [`Error::Invalid`]: the id is empty or longer than 512 bytes, or `remember` is out of
+    /// range. Nothing was sent.
+    /// - [`Error::Unknown`]: no reply came. Repeat the call.
+    /// - [`Error::Partial`]: some of the commands were refused. The others were executed, and the
+    ///   mark was written.
+    /// - [`Error::WrongKind`]: the key of the mark holds something else. Nothing was written.
+    /// - All others as [`commit`](Self::commit).
     ///
     /// # Examples
     /// ```no_run
@@ -202,12 +207,12 @@ impl Lease {
         Ok(sent.map_or_else(Committed::Before, |_| Committed::Now))
     }
 
-    /// As [`commit`](Self::commit), and releases the lock in the same transaction. Two round trips
-    /// in all.
+    /// Like [`commit`](Self::commit), and releases the lock in the same transaction. Two round
+    /// trips in all.
     ///
-    /// The lease ends in any case. If nothing was written, the lock is released as by
-    /// [`release`](Self::release); if no reply came, the watchdog's thread releases it. It is not
-    /// handed over to another thread of this process.
+    /// The hold ends in any case. If nothing was written, the lock is released as by
+    /// [`release`](Self::release); if no reply came, the watchdog's thread releases it. The lock is
+    /// not handed over to another thread of this process.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -254,19 +259,19 @@ impl Lease {
     /// pipeline, and returns without sending it. Then one `EXEC` executes the pipeline if neither
     /// the lock nor any of the keys has changed since the watch; an empty pipeline is not sent. If
     /// a key has changed, or the lock was renewed, the transaction is retried at once, for up to 5
-    /// s: **`attempt` may be called several times**, and should only read and decide.
+    /// s. So **`attempt` may be called several times**, and should only read and decide.
     ///
     /// List in `keys` every key that the decision depends on and that others may change without
     /// this lock. Keys that only holders of this lock change need not be listed.
     ///
-    /// An error of `attempt` ends the transaction without writing, and this lease continues, even
+    /// An error from `attempt` ends the transaction without writing, and this lease continues, even
     /// if the error is the loss of another lease. `?` converts errors of redis-rs; wrap your own
-    /// with [`Error::other`](crate::Error::other). Return a refusal that is no error as a value. In
-    /// every case, a panic included, no key stays watched.
+    /// with [`Error::other`](crate::Error::other). Return a refusal that is not an error as a
+    /// value. In every case, including a panic, no key stays watched.
     ///
     /// **Two round trips with one read**: `WATCH` goes out with the first read. Each further read
-    /// costs one more; read several values at once with `MGET`, several fields of a hash with
-    /// `HMGET`. Read a key that may be missing as an `Option`.
+    /// costs one more, so read several values at once with `MGET`, and several fields of a hash
+    /// with `HMGET`. Read a key that may be missing as an `Option`.
     ///
     /// `attempt` must not continue in a forked child: parent and child would share one connection.
     ///
@@ -276,10 +281,10 @@ impl Lease {
     ///   written.
     /// - [`Error::Unknown`](crate::Error::Unknown): the `EXEC` got no reply. Either everything was
     ///   written or nothing.
-    /// - [`Error::Partial`](crate::Error::Partial): a command was refused inside `EXEC`; the others
+    /// - [`Error::Partial`](crate::Error::Partial): a command inside `EXEC` was refused; the others
     ///   were executed.
-    /// - [`Error::Invalid`](crate::Error::Invalid): a command that would end the transaction, on
-    ///   the connection or in the pipeline.
+    /// - [`Error::Invalid`](crate::Error::Invalid): a command on the connection or in the pipeline
+    ///   would end the transaction.
     /// - [`Error::Pool`](crate::Error::Pool), [`Error::WrongKind`](crate::Error::WrongKind),
     ///   [`Error::Redis`](crate::Error::Redis): nothing was written.
     ///
@@ -339,7 +344,7 @@ impl Lease {
         Ok(commit)
     }
 
-    /// Sends a commit. `Err` inside: its mark was already there.
+    /// Sends a commit. The inner error: its mark already exists.
     fn send(&self, commit: &HeldCommit<'_>) -> Result<Result<Vec<Value>, LastRun>> {
         self.on_pooled(|conn| commit.send(conn))
     }
@@ -350,8 +355,8 @@ impl Lease {
         self.check_for(name)
     }
 
-    /// Sends a transaction to the server that keeps the lock, and records the loss if the server
-    /// reports one. `send` must return only errors of the transaction, none of a caller's closure.
+    /// Sends a transaction to the server that has the lock, and records the loss if the server
+    /// reports one. `send` must not return an error of a caller's closure.
     fn send_checked<T>(&self, name: &'static str, send: impl FnOnce() -> Result<T>) -> Result<T> {
         let done = self.send_tracked(send);
         if let Err(Error::Lost { .. }) = done {
@@ -372,23 +377,24 @@ impl Lease {
         done
     }
 
-    /// Returns the error for a caller's connection that does not find the lock as ours. The lease
-    /// ends only if the server that keeps the lock does not find it either.
+    /// Returns the error for a caller's connection on which the lock is not ours. The lease ends
+    /// only if it is not ours on the server that has the lock either.
     fn not_found_error(&self, name: &'static str) -> Error {
         match self.ask(name, Ask::Look) {
             Ok(_) => Error::invalid(
                 "conn",
-                "it does not show the lock as ours, and the pool's do: it leads to another server or database",
+                "the lock is ours on the pool's connection, but not on this one: it leads to another \
+                 server or database",
             ),
-            // A look changes nothing, so the error for a missing reply is not `Unknown`.
+            // A look changes nothing, so a missing reply is not `Unknown`.
             Err(Error::Unknown { source, .. }) => self.operation(name).failed(source),
             Err(error) => error,
         }
     }
 
-    /// Sends on a connection of the pool, and on a second one if the first was closed before
-    /// anything was written, as after a restart of the server. If the lock has moved to another
-    /// server, or is moving, sends again after a pause, for one I/O time-out.
+    /// Sends on a connection of the pool. Sends on a second one if the first was closed before
+    /// anything was written, such as by a restart of the server. If the lock has moved to another
+    /// server, or is moving, retries after a pause, for one I/O time-out.
     pub(super) fn on_pooled<T>(
         &self,
         mut send: impl FnMut(&mut Connection) -> Result<T>,
@@ -396,7 +402,7 @@ impl Lease {
         let server = &self.stack.server;
         let slot_moves_until = Deadline::after(server.limits().answer);
         let nodes_agree = NODES_AGREE.min(server.limits().answer);
-        // Counts from the first `MOVED` in a row: before it the slot may have been on its way.
+        // Counts from the first `MOVED` in a row: before it the slot may have been moving.
         let mut nodes_agree_by = None;
         let (mut pauses, mut was_closed) = (Backoff::new(), false);
         loop {

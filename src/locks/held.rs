@@ -1,4 +1,4 @@
-//! The locks that are held now: their names by `SCAN`, then a look at each.
+//! Lists the locks that are held now: finds their names by `SCAN`, then looks at each.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,12 +14,13 @@ use crate::{
     wire::ask,
 };
 
-/// The server looks at this many keys in one call, which blocks it for well below a millisecond.
+/// The number of keys that the server looks at in one call, which blocks it for well under a
+/// millisecond.
 const PAGE: usize = 1_000;
 const MOST_NAMES: usize = 10_000;
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// The locks that were held when [`Locks::held`] looked, by name.
+/// The locks that [`Locks::held`] found, by name.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct HeldLocks {
@@ -28,12 +29,13 @@ pub struct HeldLocks {
 }
 
 impl HeldLocks {
-    /// The names, in order, and the holders.
+    /// Returns the names in order, each with its holders.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Inspection)> {
         self.locks.iter().map(|(name, seen)| (&**name, seen))
     }
 
-    /// False if there were too many names, or too many keys on the server for the time.
+    /// Returns false if locks may be missing: the names were too many, or the server has too many
+    /// keys for the time limit.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.is_complete
@@ -41,21 +43,20 @@ impl HeldLocks {
 }
 
 impl Locks {
-    /// The locks of all kinds that are held now and whose names begin with this text, for
-    /// operators.
+    /// Lists the held locks of all kinds whose names begin with this text, for operators.
     ///
-    /// It reads the names of all keys of the server by `SCAN`, on each master of a cluster, and
-    /// then looks at each lock, as [`Lock::inspect`](crate::Lock::inspect) does: one round trip for
-    /// 1,000 keys, and one for each lock. It looks at no more than 10,000 names, and ends within 30
-    /// s and one time-out of the pool: see [`HeldLocks::is_complete`]. A lock that is taken or
-    /// released meanwhile, or whose slot moves, may be missing. Keys that are no locks are left
-    /// out.
+    /// Reads the names of all keys of the server by `SCAN`, on each master of a cluster, and then
+    /// looks at each lock, as [`Lock::inspect`](crate::Lock::inspect) does: one round trip per
+    /// 1,000 keys, and one per lock. It looks at no more than 10,000 names and ends within 30 s
+    /// plus one time-out of the pool: see [`HeldLocks::is_complete`]. A lock that is acquired or
+    /// released meanwhile, or whose slot moves, may be missing. Keys that are not locks are
+    /// omitted.
     ///
     /// # Errors
     /// - [`Error::Invalid`](crate::Error::Invalid): the prefix is not valid.
     /// - [`Error::Pool`](crate::Error::Pool), [`Error::Redis`](crate::Error::Redis): a server
-    ///   cannot be reached, or refuses `SCAN`.
-    /// - [`Error::Forked`](crate::Error::Forked): in a forked child.
+    ///   cannot be reached, or it refuses `SCAN`.
+    /// - [`Error::Forked`](crate::Error::Forked): this is a forked child.
     ///
     /// # Examples
     /// ```no_run
@@ -94,7 +95,7 @@ impl Locks {
     }
 }
 
-/// The names that locks can have, of those that were found.
+/// The names of the keys found that can be locks.
 struct Names<'a> {
     prefix: &'a str,
     begin: &'a str,
@@ -102,7 +103,7 @@ struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// Reads the names of one server. False: there was no time, or there are too many.
+    /// Reads the names of one server. Returns false if the time ran out, or if there are too many.
     fn read(&mut self, connection: &mut PooledConnection, deadline: Deadline) -> Result<bool> {
         let operation = Operation::new("Locks::held", self.begin);
         let pattern = literally(&[self.prefix, self.begin].concat()) + "*";
@@ -132,7 +133,7 @@ impl Names<'_> {
         }
     }
 
-    /// Leaves out the companions and marks of locks, which no lock's name allows.
+    /// Adds a key, unless it is the companion or a mark of a lock: no lock's name looks like those.
     fn add(&mut self, key: Vec<u8>) {
         let key = String::from_utf8(key).unwrap_or_default();
         let Some(name) = key.strip_prefix(self.prefix) else {
@@ -144,7 +145,7 @@ impl Names<'_> {
     }
 }
 
-/// A pattern that matches only this text.
+/// Returns a glob pattern that matches only this text.
 fn literally(text: &str) -> String {
     let mut pattern = String::new();
     for letter in text.chars() {

@@ -33,7 +33,7 @@ use crate::{
 /// The operation that errors of [`Lease::check`] name.
 pub(super) const CHECK: &str = "Lease::check";
 
-/// A lock that is held, until it is released or dropped. It is `Send`.
+/// The guard of a lock that is held, until it is released or dropped. It is `Send`.
 ///
 /// Dropping it releases the lock, also on a panic. The drop waits at most
 /// [`Options::drop_timeout`](crate::Options::drop_timeout) and ignores errors;
@@ -46,16 +46,16 @@ pub(super) const CHECK: &str = "Lease::check";
 ///
 /// # Guarantees
 /// - [`is_held`](Self::is_held) is never true after the lease has ended on the server, provided
-///   that the clocks run at the same rate, that the server loses no data and that nobody deletes
-///   the lock by hand.
+///   that the clocks run at the same rate, the server loses no data and no one deletes the lock by
+///   hand.
 /// - [`lost`](Self::lost) reports a loss: soon after the lock is deleted, taken over or flushed on
 ///   the server, and at the end of the lease by our own clock.
 /// - After `release` returns, nothing is sent for this hold, with one exception. If an attempt to
 ///   acquire it got no reply and may be delivered late, the watchdog's thread repeats the release,
 ///   less and less often, until that attempt is at least 100 s old.
 ///
-/// It does not guarantee that the lock is still held while you write: a process can be halted
-/// between the check and the write. For that pass the [fencing token](Self::fencing_token) to the
+/// It does not guarantee that the lock is still held while you write: a process can be paused
+/// between the check and the write. For that, pass the [fencing token](Self::fencing_token) to the
 /// resource, or [`commit`](Self::commit) to the same server.
 ///
 /// # Examples
@@ -77,7 +77,7 @@ pub(super) const CHECK: &str = "Lease::check";
 pub struct Lease {
     pub(crate) stack: Arc<Stack<Lease>>,
     pub(crate) handle: Handle,
-    /// The data that the queue gets at the end of the hold.
+    /// What the queue learns at the end of the hold.
     pub(super) turn: PastHold,
     /// The hand-over budget, if the lock may be handed over.
     turns: Option<HandOverBudget>,
@@ -86,10 +86,10 @@ pub struct Lease {
     skew: Duration,
     /// The end of the hold, once it has ended. The drop reports it to the hooks.
     pub(super) end: Option<HoldEnd>,
-    /// A user has taken this guard. Otherwise it is not handed over, and its release is not
+    /// The guard was returned to a user. Otherwise it is not handed over, and its release is not
     /// reported.
     pub(crate) is_claimed: bool,
-    /// The token was read, so other code may release the lock.
+    /// The token was read, so other code may use it to release the lock.
     disclosed: AtomicBool,
 }
 
@@ -97,7 +97,7 @@ pub struct Lease {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseGrant {
     pub(crate) fence: Option<FencingToken>,
-    /// A moment before the attempt was sent, or the moment of the hand-over.
+    /// A moment just before the attempt was sent, or the moment of the hand-over.
     pub(crate) since: Instant,
     /// The end by our clock, unless it is renewed.
     pub(crate) end: Instant,
@@ -118,7 +118,7 @@ impl Lease {
         grant: LeaseGrant,
         keep: impl FnOnce(LeaseState) -> Option<Handle>,
     ) -> Option<Self> {
-        // A limit beyond the range of the clock is no limit.
+        // A limit beyond the range of the clock has no effect.
         let longest = settings.max_hold;
         let cap = longest.and_then(|longest| grant.since.checked_add(longest));
         let terms = Terms {
@@ -171,34 +171,35 @@ impl Lease {
         }
     }
 
-    /// The number to pass to the resource: greater than that of every earlier holder. `None` for a
-    /// reader, and for a mutex without [`Options::fencing`](crate::Options::fencing).
+    /// Returns the number to pass to the resource, greater than that of every earlier holder.
+    /// `None` for a reader, a permit, or a mutex without
+    /// [`Options::fencing`](crate::Options::fencing).
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.lease_state().fence
     }
 
-    /// The token that identifies this hold, for another process or the plain functions.
+    /// Returns the token that identifies this hold, for another process or the plain functions.
     #[must_use]
     pub fn token(&self) -> &Token {
         self.disclosed.store(true, Ordering::SeqCst);
         self.hold().token()
     }
 
-    /// The name of the lock.
+    /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
         self.hold().lock_name().text()
     }
 
     /// Returns true while the lock is held, by our clock and the server's replies and
-    /// notifications. False from the end of the lease on, without a grace period.
+    /// notifications. Returns false as soon as the lease ends, without a grace period.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.remaining().is_zero()
     }
 
-    /// The time left of the lease by our clock; zero once it is lost. A renewal extends it.
+    /// Returns the time left of the lease by our clock; zero once it is lost. A renewal extends it.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.lease_state().remaining()
@@ -210,10 +211,10 @@ impl Lease {
         self.lease_state().state()
     }
 
-    /// [`is_held`](Self::is_held) as a `Result`, for `?`. Sends nothing.
+    /// Returns [`is_held`](Self::is_held) as a `Result`, for `?`. Sends nothing.
     ///
     /// # Errors
-    /// [`Error::Lost`], with the reason.
+    /// [`Error::Lost`]: the lease was lost, with the reason.
     pub fn check(&self) -> Result<()> {
         self.check_for(CHECK)
     }
@@ -225,13 +226,13 @@ impl Lease {
         Err(self.lost_for(name))
     }
 
-    /// Returns a signal of the loss of the lease, to poll, to wait on, or to register a callback.
+    /// Returns a signal of the loss of the lease: poll it, wait on it, or register a callback.
     #[must_use]
     pub fn lost(&self) -> LostSignal {
         LostSignal::new(self.handle.clone())
     }
 
-    /// The error of the last renewal, if it failed: for the log entry of a loss.
+    /// Returns the error of the last renewal, if it failed, for the log entry of a loss.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         self.lease_state().failure(self.operation("renew"))
@@ -241,7 +242,8 @@ impl Lease {
     ///
     /// # Errors
     /// - [`Error::Lost`]: the lock is not ours. The lease is lost from now on.
-    /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: unknown; the lease does not change.
+    /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: no answer, so it is unknown. The
+    ///   lease does not change.
     pub fn verify(&self) -> Result<()> {
         self.stack.process.refuse_forked_child()?;
         self.ask("Lease::verify", Ask::Look)?;
@@ -250,16 +252,17 @@ impl Lease {
 
     /// Extends the lease to end this long from now, 1 ms to 24 h. One round trip.
     ///
-    /// It never shortens the lease, nor extends it past
+    /// Never shortens the lease, nor extends it past
     /// [`Options::max_hold`](crate::Options::max_hold).
     ///
-    /// Use it before a step that must survive a lost connection: the watchdog renews the usual
-    /// lease anyway.
+    /// Use it before a step during which the connection may be lost: the watchdog already renews
+    /// the usual lease.
     ///
     /// # Errors
-    /// As [`verify`](Self::verify), [`Error::Invalid`] for the length, and
-    /// [`Error::TooFewReplicas`] with [`Options::replicas`](crate::Options::replicas): the end does
-    /// not change.
+    /// - [`Error::Invalid`]: the length is not between 1 ms and 24 h.
+    /// - [`Error::TooFewReplicas`]: see [`Options::replicas`](crate::Options::replicas). The end
+    ///   does not change.
+    /// - All others as [`verify`](Self::verify).
     pub fn renew(&self, lease: Duration) -> Result<()> {
         self.stack.process.refuse_forked_child()?;
         let lease = self
@@ -281,31 +284,31 @@ impl Lease {
         &self.lease_state().hold
     }
 
-    /// Marks the guard as taken by a user.
+    /// Marks the guard as returned to a user.
     pub(crate) fn claimed(mut self) -> Self {
         self.is_claimed = true;
         self
     }
 
-    /// Marks the guard as not taken, to be dropped.
+    /// Marks the guard as not returned, before it is dropped.
     pub(crate) fn declined(mut self) -> Self {
         self.is_claimed = false;
         self
     }
 
-    /// The hand-over budget, if the lock may be handed over.
+    /// Returns the hand-over budget, if the lock may be handed over.
     pub(crate) fn turns(&self) -> Option<HandOverBudget> {
         let is_over = self.end.is_some() || self.is_disclosed();
         self.turns.filter(|_| self.is_claimed && !is_over)
     }
 
-    /// Returns true if the token was read: its user may release the lock, or use it after our
-    /// release.
+    /// Returns true if the token was read: other code may release the lock with it, or use it after
+    /// our release.
     pub(crate) fn is_disclosed(&self) -> bool {
         self.disclosed.load(Ordering::SeqCst)
     }
 
-    /// Returns true in a forked child, which has only a copy: the lock is the parent's.
+    /// Returns true in a forked child, which has only a copy: the lock belongs to the parent.
     pub(crate) fn is_forked_child(&self) -> bool {
         self.stack.process.is_forked_child()
     }
@@ -317,13 +320,13 @@ impl Lease {
             lease_millis("lease", lease)?;
         }
         if !self.is_held() {
-            // The server could return yes again, for the next hold of the same owner.
+            // The server could say yes again, for the next hold of the same owner.
             return Err(self.lost_for(name));
         }
         let asked = (self.stack.server).ask(&ask.of(self.hold()), Patience::USUAL);
         if ask.is_renewal() && asked.as_ref().is_ok_and(|asked| asked.again) {
-            // The call was sent twice: the first may still be executed, whatever the reply to the
-            // second.
+            // The call was sent twice, and the first may still be executed, whatever the reply to
+            // the second.
             self.lease_state().outstanding().renewal_is_out();
         }
         let answer = asked.map_err(RenewalError::Unsent).and_then(|asked| {

@@ -1,4 +1,4 @@
-//! `Lock`, which is acquired, inspected or taken away, and `Inspection`.
+//! `Lock`, which acquires, inspects and force-releases a lock, and `Inspection`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ use crate::{
 
 /// One lock of any kind, which any thread can acquire any number of times.
 ///
-/// Creating it sends nothing. An invalid name is an error of its first use.
+/// Creating it sends nothing. An invalid name is an error on first use.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Lock {
@@ -58,13 +58,13 @@ impl Lock {
         Self { permits, ..self }
     }
 
-    /// Returns this lock with these options; options that are not named keep their values.
+    /// Returns this lock with these options. Options that are not set keep their values.
     pub fn with(mut self, options: Options) -> Self {
         self.settings = self.settings.changed_by(options);
         self
     }
 
-    /// The name of the lock.
+    /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -74,34 +74,37 @@ impl Lock {
     ///
     /// Threads of this process that want the same lock are served first in, first out. Only the
     /// first asks the server, when the server reports a change of the lock. A waiting thread uses
-    /// no connection of the pool. There is always one attempt, even with a zero `timeout`;
+    /// no connection of the pool. It always makes one attempt, even with a zero `timeout`;
     /// `Duration::MAX` waits forever.
     ///
-    /// A temporary failure does not end the wait: a server that is down, restarting or silent, or
-    /// that refuses for now (`LOADING`, `OOM` and the like). At the deadline the last such failure
-    /// is returned instead of `Contended`. With a zero `timeout` it is returned at once.
+    /// A temporary failure does not end the wait: the server is down, restarting or silent, or
+    /// refuses for now (`LOADING`, `OOM` and the like). At the deadline the last such failure is
+    /// returned instead of `Contended`. With a zero `timeout` it is returned at once.
     ///
-    /// A lock without a TTL, such as one taken by the book's `acquire_lock`, stays until it is
+    /// A lock without a TTL, such as one acquired by the book's `acquire_lock`, stays until it is
     /// deleted: check with [`inspect`](Self::inspect).
     ///
-    /// Return any connection that your thread has borrowed from the same [`Pool`](crate::Pool)
-    /// first. If all connections are lent to threads that acquire locks, none of them gets the
-    /// second connection that it needs.
+    /// First return any connection that your thread has borrowed from the same
+    /// [`Pool`](crate::Pool). If threads that acquire locks have borrowed all of them, none gets
+    /// the second connection that it needs.
     ///
     /// One round trip on a free lock. The wait ends at `timeout`, or up to one I/O time-out of the
     /// pool later while the server is silent.
     ///
     /// # Errors
-    /// - [`Error::Contended`](crate::Error::Contended): somebody else held the lock.
-    /// - [`Error::Invalid`](crate::Error::Invalid): the name, an option, or a URL of another kind
-    ///   of server. Such an error, or a wrong password, ends the wait at once.
+    /// - [`Error::Contended`](crate::Error::Contended): someone else held the lock.
+    /// - [`Error::Invalid`](crate::Error::Invalid): the name or an option is invalid, or the URL is
+    ///   for another kind of server. This error, like a wrong password, ends the wait at once.
     /// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so the lock may be ours. It is
     ///   given back as soon as the server replies, however late the server executes the attempt.
-    /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld): no
-    ///   connection.
+    /// - [`Error::Pool`](crate::Error::Pool): no connection.
+    /// - [`Error::TooOld`](crate::Error::TooOld): the server is older than Redis 6.2 or Valkey 7.2.
     /// - [`Error::WrongKind`](crate::Error::WrongKind): the key does not hold a lock of this kind.
     /// - [`Error::Redis`](crate::Error::Redis): the server refused.
-    /// - [`Error::TooFewReplicas`](crate::Error::TooFewReplicas): see [`Options::replicas`].
+    /// - [`Error::TooFewReplicas`](crate::Error::TooFewReplicas): too few replicas confirmed the
+    ///   lock; see [`Options::replicas`].
+    /// - [`Error::Cancelled`](crate::Error::Cancelled): see [`Options::cancel`].
+    /// - [`Error::Forked`](crate::Error::Forked): this is a forked child. Nothing was sent.
     ///
     /// # Examples
     /// ```no_run
@@ -116,7 +119,7 @@ impl Lock {
     ///         // the work
     ///         lease.release()?;
     ///     }
-    ///     Err(Error::Contended { .. }) => println!("somebody else is at it"),
+    ///     Err(Error::Contended { .. }) => println!("someone else holds it"),
     ///     Err(error) => return Err(error),
     /// }
     /// # Ok::<(), leasehold::Error>(())
@@ -126,12 +129,12 @@ impl Lock {
         self.acquire_as(operation, timeout)
     }
 
-    /// Acquires the lock if it is free. `Ok(None)`: somebody else holds it.
+    /// Acquires the lock if it is free. `Ok(None)`: someone else holds it.
     ///
     /// One round trip. It does not join the queue, so it may overtake waiting threads.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), without `Contended`, and at once.
+    /// As [`acquire`](Self::acquire), except `Contended`.
     ///
     /// # Examples
     /// ```no_run
@@ -157,8 +160,9 @@ impl Lock {
     /// One round trip; changes nothing.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid), [`Error::Pool`](crate::Error::Pool) and
-    /// [`Error::Redis`](crate::Error::Redis), as [`acquire`](Self::acquire).
+    /// - [`Error::Invalid`](crate::Error::Invalid): the name or an option is invalid.
+    /// - [`Error::Pool`](crate::Error::Pool): no connection.
+    /// - [`Error::Redis`](crate::Error::Redis): the server refused, or did not reply.
     ///
     /// # Examples
     /// ```no_run
@@ -179,27 +183,29 @@ impl Lock {
             .map_err(|error| operation.failed(error))
     }
 
-    /// Takes the lock away from all its holders, readers included, and returns them. For operators.
+    /// Takes the lock away from all its holders, including readers, and returns them. For
+    /// operators.
     ///
-    /// The server removes and returns the holders in one step; none if the lock was free. The
-    /// command is never sent twice, since a second one could take the lock from the next holder.
+    /// The server removes and returns the holders in one step. If the lock was free, it returns
+    /// none.
     ///
     /// A holder that uses this crate is notified, if its server sends notifications, but may write
-    /// until then: a fencing token prevents that. Two round trips: the first proves that the
-    /// connection works, since the command must not be sent twice.
+    /// until then: a fencing token prevents that. Two round trips. The first proves that the
+    /// connection works: the command is never sent twice, since the second could take the lock from
+    /// the next holder.
     ///
     /// # Errors
-    /// As [`inspect`](Self::inspect), and
-    /// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so the lock may have been taken
-    ///   away: check with `inspect`.
-    /// - [`Error::WrongKind`](crate::Error::WrongKind): the key holds no lock of any kind. It was
-    ///   not changed.
+    /// - All those of [`inspect`](Self::inspect).
+    /// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so the lock may have been
+    ///   released: check with `inspect`.
+    /// - [`Error::WrongKind`](crate::Error::WrongKind): the key does not hold a lock of any kind.
+    ///   It was not changed.
     ///
     /// # Examples
     /// ```no_run
     /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
     /// for holder in locks.lock("report:daily").force_release()?.holders() {
-    ///     println!("taken from {:?}, who had it since {:?}", holder.owner(), holder.since());
+    ///     println!("taken from {:?}, who held it since {:?}", holder.owner(), holder.since());
     /// }
     /// # Ok::<(), leasehold::Error>(())
     /// ```
@@ -208,7 +214,7 @@ impl Lock {
         let operation = Operation::new("Lock::force_release", &self.name);
         let stack = self.stack(&lock)?;
         let answer = stack.server.ask_once(&force_releasing(&lock))?;
-        // The previous holder has lost the lock, so the next thread of the queue asks at once.
+        // The previous holder has lost the lock, so the next thread in the queue asks at once.
         let taken = PastHold {
             since: stack.clock.now(),
             stood_in_queue: true,
@@ -219,7 +225,7 @@ impl Lock {
             .map_err(|error| operation.unanswered(None, error))?;
         let found = self.inspection(found, &lock);
         if found.is_held() && !taken {
-            return Err(operation.wrong_kind("something that is no lock"));
+            return Err(operation.wrong_kind("something that is not a lock"));
         }
         Ok(found)
     }
@@ -239,15 +245,15 @@ impl Lock {
         Ok(stack.server.ask(&call(lock), Patience::USUAL)?.answer)
     }
 
-    /// Get the stack before building a call: it refuses a forked child, in which building a script
-    /// may block forever.
+    /// Returns the stack of the lock. Call this before building a call: it refuses a forked child,
+    /// in which building a script may block forever.
     fn stack(&self, lock: &LockName) -> Result<Arc<Stack<Lease>>> {
         self.stacks.process.refuse_forked_child()?;
         let longest = self.stacks.limits.connect;
         self.stacks.of(lock.key(), Deadline::after(longest))
     }
 
-    /// The key, also of a name that is not valid.
+    /// Returns the key, even if the name is invalid.
     pub(super) fn key(&self) -> String {
         [&*self.settings.prefix, &self.name].concat()
     }
@@ -256,7 +262,7 @@ impl Lock {
         self.stacks.clock.after(timeout)
     }
 
-    /// Refuses a name or options that no server can accept. Sends nothing.
+    /// Refuses an invalid name or option. Sends nothing.
     pub(super) fn check(&self) -> Result<()> {
         self.hold()?;
         self.settings.checked()?;
@@ -270,7 +276,7 @@ impl Lock {
         }
     }
 
-    /// Adds to a `WrongKind` error what the key holds instead. One more round trip.
+    /// Adds to a `WrongKind` error a description of what the key holds. One more round trip.
     fn with_found_kind(&self, operation: Operation<'_>, error: Error) -> Error {
         let Error::WrongKind { found, .. } = &error else {
             return error;
@@ -288,14 +294,14 @@ impl Lock {
             Found::Owner => "a reentrant lock",
             Found::ReadersOrWriter => "a read-write lock",
             Found::Permits => "a semaphore",
-            Found::Foreign => "something that is no lock",
+            Found::Foreign => "something that is not a lock",
         };
         operation.wrong_kind(format!("{what} ({found})"))
     }
 
-    /// Acquires a hold, for all public functions. The inner error: the work of `run_once` was done
-    /// within the period. Reports the begin and a failure to the hooks; [`acquire`] reports the
-    /// other ends.
+    /// Acquires a hold, for all public functions. The inner error: the work of `run_once` was
+    /// already done within the period. Reports the start and a failure to the hooks; [`acquire`]
+    /// reports the other outcomes.
     pub(super) fn acquire_hold(
         &self,
         operation: Operation<'_>,
@@ -325,8 +331,8 @@ impl Lock {
 
     /// Creates a hold with a new token.
     ///
-    /// Refused in a forked child: there the queues may stay locked forever, and an owner's text or
-    /// a script that another thread was building never becomes ready.
+    /// Refuses a forked child: there the queues may stay locked forever, and an owner's text or a
+    /// script that another thread was building is never completed.
     pub(super) fn hold(&self) -> Result<Hold> {
         let lock = self.lock_name()?;
         self.stacks.process.refuse_forked_child()?;
@@ -335,7 +341,7 @@ impl Lock {
         let Some(permits) = self.permits else {
             return Ok(hold);
         };
-        let reason = "a semaphore has several holders, and no order in which one follows another";
+        let reason = "a semaphore cannot be handed over: its holders have no order";
         ensure(!self.settings.hands_over(), "hand_over", reason)?;
         hold.among(permits)
     }
@@ -388,16 +394,16 @@ impl Inspection {
         !self.holders.is_empty()
     }
 
-    /// The holders: one, or any number of readers or of holders of a semaphore.
+    /// Returns the holders: one, or any number of readers or of holders of a semaphore.
     pub fn holders(&self) -> &[Holder] {
         &self.holders
     }
 
-    /// The number of permits that are free, by the number that this
-    /// [`semaphore`](crate::Locks::semaphore) was made with. `None`: this lock is no semaphore, or
-    /// a lock of another kind has its key.
+    /// Returns the number of free permits, out of the number that this
+    /// [`semaphore`](crate::Locks::semaphore) was created with. `None`: this lock is not a
+    /// semaphore, or its key holds another kind of lock.
     ///
-    /// Other callers may count another number: see [`Holder::permits`](crate::Holder::permits).
+    /// Other callers may use another number: see [`Holder::permits`](crate::Holder::permits).
     #[must_use]
     pub fn free_permits(&self) -> Option<u32> {
         let held = u32::try_from(self.holders.len()).unwrap_or(u32::MAX);
@@ -406,25 +412,25 @@ impl Inspection {
         permits.map(|permits| permits.saturating_sub(held))
     }
 
-    /// Returns true if the key holds the permits of a semaphore, whichever kind of lock asked.
+    /// Returns true if the key holds the permits of a semaphore, whatever the kind of this lock.
     #[must_use]
     pub fn is_semaphore(&self) -> bool {
         self.found == Found::Permits
     }
 
-    /// Returns true if the key holds no lock of any kind that this crate knows.
+    /// Returns true if the key holds a value that is not a lock of this crate.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.found == Found::Foreign
     }
 
-    /// The number of waiting writers of all processes. They block new readers.
+    /// Returns the number of waiting writers, of all processes. They block new readers.
     #[must_use]
     pub fn waiting_writers(&self) -> usize {
         self.waiting_writers
     }
 
-    /// The number of threads of this process that wait for the lock through this
+    /// Returns the number of threads of this process that wait for the lock through this
     /// [`Locks`](crate::Locks).
     #[must_use]
     pub fn waiting_here(&self) -> usize {

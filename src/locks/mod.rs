@@ -1,9 +1,9 @@
-//! Locks that wait, renew and release: the main API.
+//! The main API: locks that wait, renew themselves and report a loss.
 //!
-//! `Locks` makes a [`lock`]. [`acquire`] waits for it, judges the replies with [`attempts`], and
-//! makes a [`lease`], the guard. [`release`] hands the lock over, gives it back, or leaves that to
-//! the watchdog's thread. [`run`] does work under a lock; [`commit`] reads and writes while it is
-//! held. They share a [`stack`]: the server, the keeper of the leases and the queues. [`stacks`]
+//! `Locks` creates a [`lock`]. [`acquire`] waits for it, judges the replies with [`attempts`], and
+//! creates a [`lease`], the guard. [`release`] hands the lock over, gives it back, or leaves that
+//! to the watchdog's thread. [`run`] does work under a lock; [`commit`] reads and writes while it
+//! is held. They share a [`stack`]: the server, the keeper of the leases and the queues. [`stacks`]
 //! maps a key to its stack.
 
 mod acquire;
@@ -48,17 +48,17 @@ use uuid::Uuid;
 ///
 /// Its locks wait in turn, renew themselves and report a loss. A clone shares everything.
 ///
-/// Beside the pool it has three connections and two threads of its own, for any number of locks:
+/// Besides the pool it has three connections and two threads of its own, for any number of locks:
 /// one connection listens for releases, one carries the attempts of waiting threads, and one is the
 /// [`Watchdog`](crate::Watchdog)'s. Each opens at its first use. All close with the last clone,
 /// lock and lease. Dropping the last of these does not join the threads: they exit within 100 ms,
 /// or when pending I/O ends.
 ///
 /// A third thread starts with the first [callback](crate::LostSignal::notify), or the first lock
-/// that is taken with [`Options::events`].
+/// that is acquired with [`Options::events`].
 ///
 /// On a cluster each shard has its own connections and threads, created at its first use, so a
-/// shard that is down or silent delays no lock of another. A lock moves with its slot.
+/// shard that is down or silent does not delay the locks of the others. A lock moves with its slot.
 ///
 /// # Examples
 /// ```no_run
@@ -80,28 +80,28 @@ pub struct Locks {
 impl Locks {
     /// Creates locks on the server of this URL, with their own [`Pool`].
     ///
-    /// [`Pool::connect`] lists the URLs. With the feature `cluster` also the URL of a cluster, such
+    /// [`Pool::connect`] lists the forms of URL. The feature `cluster` adds that of a cluster, such
     /// as `redis+cluster://a:7000,b:7000,c:7000`.
     ///
-    /// Opens no connection and does not wait. **Create one for the program and keep it**; clones
-    /// share it. Each has its own threads, which may run for up to 30 s after the last clone is
-    /// dropped: one per request would exhaust the system's threads.
+    /// Opens no connection and does not wait. **Create one for the whole program**; clones share
+    /// it. Each has its own threads, which may run for up to 30 s after the last clone is dropped:
+    /// one per request would exhaust the system's threads.
     ///
     /// # Errors
     /// - [`Error::Invalid`](crate::Error::Invalid): the URL cannot be read.
     /// - [`Error::Thread`](crate::Error::Thread): a thread could not be started. On a cluster this
-    ///   is an error of the first use of a shard.
+    ///   error occurs at the first use of a shard.
     pub fn connect(url: &str) -> Result<Self> {
         Self::connect_with(url, Pool::builder())
     }
 
-    /// Like [`connect`](Self::connect), with other settings of the pool, or on a cluster of all
-    /// pools: time-outs, a [login](PoolBuilder::login) that changes,
+    /// Like [`connect`](Self::connect), with other settings of the pool (on a cluster, of all
+    /// pools): time-outs, a [login](PoolBuilder::login) that changes,
     /// [certificates](PoolBuilder#method.certificates).
     ///
     /// # Errors
-    /// As [`connect`](Self::connect), and [`Error::Invalid`](crate::Error::Invalid) for settings
-    /// that cannot be used.
+    /// - [`Error::Invalid`](crate::Error::Invalid): a setting cannot be used.
+    /// - All others as [`connect`](Self::connect).
     ///
     /// ```
     /// use std::time::Duration;
@@ -125,13 +125,13 @@ impl Locks {
 
     /// Creates locks that share a pool with other work.
     ///
-    /// An acquire or a release borrows a connection of the pool for its round trip. A lock that
-    /// waits or is held borrows none.
+    /// An acquire or a release borrows a connection of the pool for its round trip. A thread that
+    /// waits for a lock or holds one borrows none.
     ///
     /// # Errors
     /// - [`Error::Thread`](crate::Error::Thread): a thread could not be started.
-    /// - [`Error::Forked`](crate::Error::Forked): this is a forked child, and the parent made the
-    ///   pool.
+    /// - [`Error::Forked`](crate::Error::Forked): this is a forked child, and the parent created
+    ///   the pool.
     pub fn new(pool: &Pool) -> Result<Self> {
         pool.refuse_forked_child()?;
         Self::on(Arc::new(RedisServer::new(pool)))
@@ -139,15 +139,16 @@ impl Locks {
 
     /// Creates locks on a Redis Cluster that share its pools with other work.
     ///
-    /// Opens no connection and starts no thread: each shard does at its first use.
+    /// Opens no connection and starts no thread: each shard does so at its first use.
     ///
-    /// With the feature `cluster`.
+    /// Requires the feature `cluster`.
     ///
-    /// A lock moves with its slot to another shard, also while it is held or waited for. While the
-    /// slot migrates, a lock that has already moved, or is free, is out of reach: a wait retries
+    /// A lock moves with its slot to another shard, even while it is held or waited for. While the
+    /// slot migrates, a lock that has already moved, or is free, cannot be reached: a wait retries
     /// until its deadline, any other call for one I/O time-out, and then returns
     /// [`Error::Redis`](crate::Error::Redis) with the code `ASK` or `TRYAGAIN`. A slot usually
-    /// migrates in a millisecond. A lease may be lost if its slot migrates for most of the lease.
+    /// migrates in a millisecond. A lease may be lost if the migration of its slot takes most of
+    /// the lease.
     ///
     /// Two names with the same part in braces share a slot: `{shop}:report` and `{shop}:orders`.
     /// The keys that [`Lease::commit`] writes must share the slot of the lock.
@@ -170,7 +171,7 @@ impl Locks {
         Self::with_stacks(Stacks::of_shards(nodes))
     }
 
-    /// Creates locks on this server, which may be a stand-in.
+    /// Creates locks on this server or stand-in.
     pub(crate) fn on(server: Arc<dyn Server>) -> Result<Self> {
         Ok(Self::with_stacks(Stacks::of_server(server)?))
     }
@@ -182,7 +183,7 @@ impl Locks {
         }
     }
 
-    /// Returns these locks with these options; options that are not named keep their values. `self`
+    /// Returns these locks with these options. Options that are not set keep their values. `self`
     /// does not change.
     #[must_use]
     pub fn with(&self, options: Options) -> Self {
@@ -192,13 +193,13 @@ impl Locks {
         }
     }
 
-    /// The lock of this name for one holder at a time. See
+    /// Returns the lock of this name for one holder at a time. See
     /// [`recipes::mutex`](crate::recipes::mutex).
     pub fn lock(&self, name: &str) -> Lock {
         self.of_kind(LockKind::Mutex, name)
     }
 
-    /// The lock of this name for one owner at a time, who may acquire it again.
+    /// Returns the lock of this name for one owner at a time, which may acquire it again.
     ///
     /// The owner is the thread, unless [`Options::owner`] names one. See
     /// [`recipes::reentrant`](crate::recipes::reentrant).
@@ -219,7 +220,7 @@ impl Locks {
         self.of_kind(LockKind::Reentrant, name)
     }
 
-    /// The lock of this name for any number of readers. See
+    /// Returns the lock of this name for any number of readers. See
     /// [`recipes::read_write`](crate::recipes::read_write).
     ///
     /// # Examples
@@ -235,7 +236,7 @@ impl Locks {
         self.of_kind(LockKind::Read, name)
     }
 
-    /// The lock of this name for one writer and no readers. See
+    /// Returns the lock of this name for one writer and no readers. See
     /// [`recipes::read_write`](crate::recipes::read_write).
     ///
     /// # Examples
@@ -252,14 +253,14 @@ impl Locks {
         self.of_kind(LockKind::Write, name)
     }
 
-    /// The semaphore of this name: at most `permits` holders at a time, 1 to 10,000. See
-    /// [`recipes::semaphore`](crate::recipes::semaphore).
+    /// Returns the semaphore of this name, for at most `permits` holders at a time: 1 to 10,000.
+    /// See [`recipes::semaphore`](crate::recipes::semaphore).
     ///
-    /// A lease is one permit. It has no fencing token, since several holders have no order.
-    /// [`Options::hand_over`] and [`run_once`](Lock::run_once) are
+    /// A lease is one permit. It has no fencing token, since the holders have no order.
+    /// [`Options::hand_over`] and [`run_once`](Lock::run_once) return
     /// [`Error::Invalid`](crate::Error::Invalid). [`Lease::commit`] and [`Lease::transaction`]
     /// execute only while the permit is held. An acquire, a release or a renewal of another holder
-    /// starts them again, and too many of these are [`Error::Contended`](crate::Error::Contended).
+    /// restarts them, and too many of these cause [`Error::Contended`](crate::Error::Contended).
     ///
     /// # Examples
     /// ```no_run
@@ -276,7 +277,7 @@ impl Locks {
         self.of_kind(LockKind::Semaphore, name).among(permits)
     }
 
-    /// The set of the mutexes of these names, to be acquired all at once or not at all.
+    /// Returns the set of the mutexes of these names, to acquire all of them or none.
     ///
     /// # Examples
     /// ```no_run
@@ -293,25 +294,25 @@ impl Locks {
         LockSet::of(names.into_iter().map(|name| self.lock(name.as_ref())))
     }
 
-    /// Asks what the server offers, and what that means for locks: for a health check when a
-    /// program starts. [`Probe`] lists the questions.
+    /// Checks what the server offers, and what that means for locks, as a health check at the start
+    /// of a program. [`Probe`] lists the checks.
     ///
-    /// Opens connections of its own, up to three at a time, and sends some 60 commands. Writes one
-    /// key, the [prefix](Options::prefix) and `probe:` with a random number, which is deleted, and
-    /// would end by itself after five seconds. Leaves two scripts in the server's cache. What the
-    /// server or an access list refuses is a finding, not an error.
+    /// Opens its own connections, up to three at a time, and sends some 60 commands. Writes one
+    /// key, the [prefix](Options::prefix) and `probe:` with a random number, and deletes it; the
+    /// key would expire after five seconds. Leaves two scripts in the server's cache. A refusal by
+    /// the server or its access list is a finding, not an error.
     ///
-    /// On a cluster it asks one master about everything, and each other master for one script.
+    /// On a cluster it runs all checks on one master, and one script on each of the others.
     ///
-    /// Ends within ten seconds and one [time-out to connect](crate::PoolBuilder::connect_timeout):
-    /// what was not asked by then is [not told](crate::Severity::NotTold).
+    /// Ends within 10 s plus one [time-out to connect](crate::PoolBuilder::connect_timeout): the
+    /// remaining checks are then [not told](crate::Severity::NotTold).
     ///
     /// # Errors
     /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld),
     ///   [`Error::Invalid`](crate::Error::Invalid): no connection, as for
     ///   [`Pool::get`](crate::Pool::get).
     /// - [`Error::Invalid`](crate::Error::Invalid): the prefix is not valid.
-    /// - [`Error::Forked`](crate::Error::Forked): in a forked child.
+    /// - [`Error::Forked`](crate::Error::Forked): this is a forked child.
     ///
     /// # Examples
     /// ```no_run

@@ -17,16 +17,16 @@ use crate::{
     wire::{MOST_REPLICAS, Replicas},
 };
 
-/// Fencing tokens count microseconds: a hand-over reserves at most those of the last 10 ms.
+/// Fencing tokens count microseconds: hand-overs reserve at most those of the last 10 ms.
 const MOST_RESERVED: u64 = 10_000;
 const MOST_TURNS: u32 = 1_000_000;
 const MILLI: Duration = Duration::from_millis(1);
 
-/// Options of locks, passed by value. An option that is not named keeps its value, at first the
+/// Options of locks, passed by value. An option that is not set keeps its value, at first the
 /// default.
 ///
 /// [`Locks::with`](crate::Locks::with) sets them for all locks, [`Lock::with`](crate::Lock::with)
-/// for one. Both change only the named options.
+/// for one. Both change only the options that are set.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -56,55 +56,54 @@ impl Options {
         Self::default()
     }
 
-    /// The length of a lease between renewals, 1 ms to 24 h. Default 10 s.
+    /// Sets the lease, which counts from the acquire or the last renewal: 1 ms to 24 h. Default 10
+    /// s.
     ///
-    /// A longer lease survives a longer outage of the server, and makes others wait longer after a
+    /// A longer lease survives a longer outage of the server, but makes others wait longer after a
     /// crash.
     pub fn lease(self, lease: Duration) -> Self {
         self.and(move |settings| settings.lease = lease)
     }
 
-    /// Renews the lease after each third of it, for as long as the guard lives. Default `true`.
+    /// Renews the lease after each third of it, while the guard lives. Default `true`.
     ///
-    /// Without renewal the lock is lost at the end of the lease, even if the work still runs. Use
-    /// this for short work, where a holder that hangs is worse than one that is late.
+    /// Without renewal the lock is lost at the end of the lease, even if the work still runs. Turn
+    /// it off for short work, if a holder that hangs is worse than one that is late.
     pub fn renewal(self, renewal: bool) -> Self {
         self.and(move |settings| settings.renewal = renewal)
     }
 
-    /// The longest time that a lock is held, however often it is renewed: at least 1 ms. Default no
-    /// limit.
+    /// Sets the maximum time of a hold, including all renewals: at least 1 ms. Default: no limit.
     ///
-    /// With a limit, a holder that hangs blocks others no longer than this, and work that takes
-    /// longer loses its lock.
+    /// A holder that hangs then blocks others no longer than this, but work that takes longer loses
+    /// its lock.
     pub fn max_hold(self, max_hold: Duration) -> Self {
         self.and(move |settings| settings.max_hold = Some(max_hold))
     }
 
-    /// The prefix of a lock's key before its name: at most 128 bytes, without braces; may be empty.
-    /// Default `lock:`.
+    /// Sets the prefix of keys: at most 128 bytes, without braces; may be empty. Default `lock:`.
     ///
-    /// With the prefix of another library, that library's locks and these exclude each other.
+    /// With the prefix of another library, these locks and that library's exclude each other.
     pub fn prefix(self, prefix: &str) -> Self {
         let prefix: Arc<str> = prefix.into();
         self.and(move |settings| settings.prefix = Arc::clone(&prefix))
     }
 
-    /// The pauses between attempts while the server sends no notifications, or does not reply.
-    /// Default 1 ms and 10 ms.
+    /// Sets the pauses between attempts, used only while the server sends no notifications or does
+    /// not reply. Default 1 ms and 10 ms.
     ///
-    /// The pause starts at `first` and doubles up to `last`; each is shortened at random by up to a
-    /// half. Both are at least 100 µs and at most 1 min.
+    /// The pause starts at `first` and doubles up to `last`; each is shortened at random by up to
+    /// half. Both are 100 µs to 1 min.
     ///
     /// While the server sends notifications, which is usual, no thread waits for a pause.
     pub fn backoff(self, first: Duration, last: Duration) -> Self {
         self.and(move |settings| settings.backoff = Pauses { first, last })
     }
 
-    /// The longest time that dropping a [`Lease`](crate::Lease) takes, 1 ms to 24 h. Default 1 s.
+    /// Sets the maximum time of dropping a [`Lease`](crate::Lease): 1 ms to 24 h. Default 1 s.
     ///
-    /// If the release takes longer, the watchdog's thread releases the lock later, or it ends with
-    /// its lease.
+    /// If the release takes longer, the watchdog's thread completes it, or the lock ends with its
+    /// lease.
     pub fn drop_timeout(self, timeout: Duration) -> Self {
         self.and(move |settings| settings.drop_timeout = timeout)
     }
@@ -113,12 +112,12 @@ impl Options {
     /// token](crate::Lease::fencing_token). Default `true`.
     ///
     /// The server keeps the fencing token in a second key, which outlives the lock by a day or ten
-    /// leases, whichever is longer: 10,000 names leave 10,000 such keys of about 200 bytes each.
-    /// Without fencing tokens a free lock leaves no key, and an acquire is a plain `SET … NX PX`,
-    /// which costs the server less than the script that makes the token. But then the resource
+    /// leases, whichever is longer: 10,000 lock names leave 10,000 such keys of about 200 bytes
+    /// each. Without fencing tokens a free lock leaves no key, and an acquire is a plain `SET … NX
+    /// PX`, which costs the server less than the script that makes the token. But then the resource
     /// cannot detect a late holder: `fencing_token` returns `None`, and
     /// [`Lock::inspect`](crate::Lock::inspect) shows neither the holder nor the start of the hold.
-    /// [`Lease::commit`](crate::Lease::commit) protects as before.
+    /// [`Lease::commit`](crate::Lease::commit) still protects.
     ///
     /// Locks with and without fencing tokens exclude each other. Without them, if the key has
     /// another type, [`Lock::try_acquire`](crate::Lock::try_acquire) returns `None` as if the lock
@@ -129,20 +128,20 @@ impl Options {
         self.and(move |settings| settings.fencing = fencing)
     }
 
-    /// The number of replicas that must confirm a lock before it is granted, and the longest wait
-    /// for them. Default 0.
+    /// Sets the number of replicas that must confirm a lock before it is granted, and the maximum
+    /// wait for them. Default 0.
     ///
     /// A granted lock was then in the memory of the master and of `count` replicas at one moment.
     /// It survives the loss of the master if one of those replicas is promoted. If too few replicas
-    /// confirm, the attempt is retried with the same token, so that nobody else gets the lock
+    /// confirm, the attempt is retried with the same token, so that no one else gets the lock
     /// meanwhile. At the deadline of [`acquire`](crate::Lock::acquire) the lock is given back, and
     /// the error is [`Error::TooFewReplicas`](crate::Error::TooFewReplicas). A renewal that too few
     /// replicas confirm is retried too; the lease then ends at the last confirmed end. A release
-    /// waits for no replica.
+    /// does not wait for replicas.
     ///
     /// If `count` is smaller than the number of replicas, a replica without the lock may be
-    /// promoted. If it is equal, no lock is granted while one replica is down. This is no
-    /// consensus: if a mistake must not happen, the resource has to check the [fencing
+    /// promoted. If it is equal, no lock is granted while one replica is down. This is not
+    /// consensus: if a mistake must not happen, the resource must check the [fencing
     /// token](crate::Lease::fencing_token).
     ///
     /// For the plain functions see
@@ -153,24 +152,24 @@ impl Options {
     ///
     /// `wait` is at least 1 ms, shorter than the pool's I/O time-out and at most half of the lease.
     /// 100 ms is enough for healthy replication. While too few replicas confirm, each attempt
-    /// delays by up to `wait` the other threads on the shared connection and all renewals of the
-    /// same [`Locks`](crate::Locks): give all of them leases of at least twice `wait`. An acquire
-    /// takes no extra round trip, only the time in which the replicas confirm. Its command is not
-    /// batched with those of other threads: if many locks become free at one moment, they are
-    /// granted one round trip after another.
+    /// delays the other threads on the shared connection, and all renewals of the same
+    /// [`Locks`](crate::Locks), by up to `wait`: give all of them leases of at least twice `wait`.
+    /// An acquire takes no extra round trip, only the time that the replicas need. Its command is
+    /// not batched with those of other threads: if many locks become free at one moment, each is
+    /// granted in its own round trip.
     pub fn replicas(self, count: u32, wait: Duration) -> Self {
         let replicas = (count > 0).then_some(Replicas { count, wait });
         self.and(move |settings| settings.replicas = replicas)
     }
 
-    /// The time by which a lease ends earlier by our clock than on the server. At most half of the
+    /// Sets how much earlier a lease ends by our clock than on the server: at most half of the
     /// lease.
     ///
     /// Default: zero for a single server; with sentinels or a cluster 50 ms, but at most a tenth of
     /// the lease.
     ///
     /// The end of a lease is a moment on the server's clock. A promoted replica uses its own clock:
-    /// if that is ahead by more than this, it ends the lease while the holder still counts on it.
+    /// if that is ahead by more than this, it ends the lease while the holder still relies on it.
     pub fn clock_skew(self, skew: Duration) -> Self {
         self.and(move |settings| settings.clock_skew = Some(skew))
     }
@@ -178,10 +177,10 @@ impl Options {
     /// Hands a lock directly to the next waiting thread of this process, without the server, up to
     /// `turns` times and for `longest` in all. Default 0: every release goes to the server.
     ///
-    /// After that the lock is released on the server, so that other processes have their chance. If
+    /// After that the lock is released on the server, so that other processes get their turn. If
     /// either value is 0, nothing is handed over.
     ///
-    /// This is for locks that many threads of one process compete for, and hold for less than the
+    /// Use it for locks that many threads of one process compete for, and hold for less than the
     /// two round trips of a release and an acquire. Start with 256 turns and 20 ms: more turns gain
     /// little, and other processes wait for all of them. Only [mutexes](crate::Locks::lock) are
     /// handed over, between threads whose options allow it. The time left of the lease must be
@@ -192,7 +191,7 @@ impl Options {
     /// thread with another value of [`fencing`](Self::fencing) asks the server instead.
     /// [`Lock::inspect`](crate::Lock::inspect) shows the first holder throughout. `turns` is at
     /// most a million; with fencing tokens a lock is handed over at most 10,000 times between
-    /// releases, and not from its first hold, nor from the first after the server lost its data.
+    /// releases, and never from its first hold, nor from the first after the server lost its data.
     ///
     /// ```no_run
     /// use std::{thread, time::Duration};
@@ -205,7 +204,7 @@ impl Options {
     /// thread::scope(|threads| {
     ///     for _ in 0..8 {
     ///         threads.spawn(|| {
-    ///             let ran = lock.run(Duration::from_secs(5), |_lease| { /* next to no work */ });
+    ///             let ran = lock.run(Duration::from_secs(5), |_lease| { /* very short work */ });
     ///             if let Err(error) = ran.and_then(Ran::unless_lost) {
     ///                 eprintln!("{error}");
     ///             }
@@ -215,35 +214,35 @@ impl Options {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn hand_over(self, turns: u32, longest: Duration) -> Self {
-        // A budget of no time allows no turn.
+        // A zero time allows no turn.
         let turns = if longest.is_zero() { 0 } else { turns };
         self.and(move |settings| settings.hand_over = HandOver { turns, longest })
     }
 
-    /// The owner that [`Lock::inspect`](crate::Lock::inspect) shows. Default: host, process and
-    /// thread.
+    /// Sets the owner that [`Lock::inspect`](crate::Lock::inspect) shows. Default: host, process
+    /// and thread.
     ///
-    /// A [reentrant](crate::Locks::reentrant) lock can be acquired again by the same owner; its
-    /// default is the [thread](Owner::current_thread).
+    /// The same owner can acquire a [reentrant](crate::Locks::reentrant) lock again; its default is
+    /// the [thread](Owner::current_thread).
     pub fn owner(self, owner: Owner) -> Self {
         self.and(move |settings| settings.owner = Some(owner.clone()))
     }
 
-    /// Lets this `Cancel` end waits for these locks. Default none.
+    /// Lets this `Cancel` end waits for these locks. Default: none.
     ///
     /// It ends [`acquire`](crate::Lock::acquire), [`run`](crate::Lock::run) and
     /// [`run_once`](crate::Lock::run_once) before the lock is held, and
-    /// [`try_acquire`](crate::Lock::try_acquire) before anything is sent, with
+    /// [`try_acquire`](crate::Lock::try_acquire) before anything is sent. They return
     /// [`Error::Cancelled`](crate::Error::Cancelled).
     pub fn cancel(self, cancel: &Cancel) -> Self {
         let cancel = cancel.clone();
         self.and(move |settings| settings.cancel = Some(cancel.clone()))
     }
 
-    /// The hooks that receive the events of these locks. Default none.
+    /// Adds hooks that receive the events of these locks. Default: none.
     ///
-    /// They do not replace hooks that were given before: all are called, in the order in which they
-    /// were given. So logs and metrics go together.
+    /// They do not replace earlier hooks: all are called, in the order in which they were added. So
+    /// logs and metrics can be combined.
     pub fn events(self, events: Arc<dyn Events>) -> Self {
         let hooks = Hooks::new(events);
         self.and(move |settings| {
@@ -351,18 +350,22 @@ impl Settings {
         let millis = lease_millis("lease", self.lease)?;
         lease_millis("drop_timeout", self.drop_timeout)?;
         let is_long_enough = self.max_hold.is_none_or(|longest| longest >= MILLI);
-        ensure(is_long_enough, "max_hold", "it has to be at least 1 ms")?;
+        ensure(is_long_enough, "max_hold", "it must be at least 1 ms")?;
         let is_short_enough = self.hand_over.turns <= MOST_TURNS;
-        ensure(is_short_enough, "hand_over", "at most a million turns")?;
+        ensure(
+            is_short_enough,
+            "hand_over",
+            "it must be at most a million turns",
+        )?;
         let Pauses { first, last } = self.backoff;
         ensure(
             first >= MILLI / 10 && last >= first && last <= 60_000 * MILLI,
             "backoff",
-            "it has to be at least 100 µs, then at least as much, and at most 1 min",
+            "`first` must be at least 100 µs, and `last` between `first` and 1 min",
         )?;
         let most = self.longest_at_first() / 2;
         let is_small_enough = self.clock_skew.is_none_or(|skew| skew <= most);
-        let reason = "it has to be at most half of the lease";
+        let reason = "it must be at most half of the lease";
         ensure(is_small_enough, "clock_skew", reason)?;
         match self.max_hold {
             Some(longest) if longest < self.lease => lease_millis("max_hold", longest),
@@ -370,7 +373,7 @@ impl Settings {
         }
     }
 
-    /// Refuses a wait for replicas that is too long for this I/O time-out.
+    /// Refuses a wait for replicas that is not shorter than this I/O time-out.
     pub(crate) fn check_wait(&self, answer: Duration) -> Result<()> {
         let Some(Replicas { count, wait }) = self.replicas else {
             return Ok(());
@@ -379,7 +382,8 @@ impl Settings {
         ensure(
             count <= MOST_REPLICAS && wait < answer && wait <= self.longest_at_first() / 2,
             "replicas",
-            "at most 100, waited for less than the pool's I/O time-out and at most half of the lease",
+            "the count must be at most 100, and the wait shorter than the pool's I/O time-out and \
+             at most half of the lease",
         )
     }
 
@@ -399,8 +403,8 @@ impl Settings {
         self.hand_over.turns > 0
     }
 
-    /// Returns the number of fencing tokens to reserve for hand-overs. They are those of the last
-    /// 10 ms: a failover that loses the last grants takes longer than that, so it repeats no token.
+    /// Returns the number of fencing tokens to reserve for hand-overs: those of the last 10 ms. A
+    /// failover that loses the last grants takes longer than that, so no token is repeated.
     pub(crate) fn reserved(&self) -> u64 {
         if !self.fencing {
             return 0;
@@ -416,7 +420,7 @@ impl Settings {
             Ok(more) if self.fencing => more.min(allowed),
             _ => allowed,
         };
-        // A moment beyond the range of the clock is no limit.
+        // A moment beyond the range of the clock has no effect.
         let until = granted_at.checked_add(self.hand_over.longest);
         (turns > 0).then(|| HandOverBudget::new(turns, until))
     }
@@ -431,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn options_change_what_they_name_and_nothing_else() {
+    fn options_change_only_what_they_set() {
         let ms = Duration::from_millis;
         let named = [
             Options::new(),
@@ -482,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_more_turns_than_fencing_tokens() {
+    fn a_hand_over_budget_never_exceeds_the_fencing_tokens() {
         let now = crate::time::now();
         let options = with(Options::new().hand_over(1_000_000, Duration::MAX));
         assert_eq!(

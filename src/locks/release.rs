@@ -4,7 +4,7 @@
 //! lock to the watchdog's thread: [`Keeper::abandon`](crate::renewing::keeper::Keeper::abandon)
 //! repeats the release until the server replies.
 //!
-//! Every hold ends with the drop of its guard, which alone reports the end to the hooks.
+//! Every hold ends with the drop of its guard. Only the drop reports the end to the hooks.
 //!
 //! Runs on the holder's thread, in a release or a drop. A hand-over locks the queues (`by_key`),
 //! then the keeper's `state` with the lease's `facts` within it, and then the queues again. A
@@ -30,16 +30,18 @@ use crate::{
 const RELEASE: &str = "Lease::release";
 
 impl Lease {
-    /// Releases the lock. One round trip.
+    /// Releases the lock, and returns the error if that fails. One round trip.
     ///
-    /// Waits for a renewal that is on its way. Wakes the first thread that waits for the lock.
+    /// First waits for a renewal that was already sent. Wakes the first thread that waits for the
+    /// lock.
     ///
     /// # Errors
-    /// - [`Error::Lost`]: the lock was lost before, so somebody else may have held it at the same
+    /// - [`Error::Lost`]: the lock was lost earlier, so someone else may have held it at the same
     ///   time.
     /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: the lock may not be free yet. The
     ///   watchdog's thread retries until the server replies.
-    /// - [`Error::Forked`]: this is a forked child. The lock is the parent's and does not change.
+    /// - [`Error::Forked`]: this is a forked child. The lock belongs to the parent and does not
+    ///   change.
     ///
     /// # Examples
     /// ```no_run
@@ -50,7 +52,7 @@ impl Lease {
     /// if let Some(lease) = lock.try_acquire()? {
     ///     // the work
     ///     match lease.release() {
-    ///         Err(Error::Lost { .. }) => println!("lost: another holder may have worked too"),
+    ///         Err(Error::Lost { .. }) => println!("lost: another holder may have run too"),
     ///         released => released?,
     ///     }
     /// }
@@ -60,18 +62,19 @@ impl Lease {
         self.release_within(Duration::MAX)
     }
 
-    /// Leaves the lock to the watchdog's thread if the server has not answered within `patience`.
+    /// Releases the lock, or leaves it to the watchdog's thread if the server has not replied
+    /// within `patience`.
     pub(super) fn release_within(&mut self, patience: Duration) -> Result<()> {
         self.stack.process.refuse_forked_child()?;
         self.let_go(patience)
     }
 
-    /// Detaches the lock from this guard, for another process that gets the token.
+    /// Detaches the lock from this guard, to pass it to another process with the token.
     ///
-    /// Returns the token and the time left of the lease. Nothing is renewed or released any more:
-    /// the lock ends with its lease, unless the other process renews it. A [commit](Self::commit)
-    /// that got no reply may still be executed while the other process holds the lock. In a forked
-    /// child the time left is zero, and the parent's lease continues.
+    /// Returns the token and the time left of the lease. This process no longer renews or releases
+    /// the lock: it ends with its lease, unless the other process renews it. A
+    /// [commit](Self::commit) that got no reply may still be executed while the other process holds
+    /// the lock. In a forked child the time left is zero, and the parent's lease continues.
     ///
     /// # Examples
     /// ```no_run
@@ -88,7 +91,7 @@ impl Lease {
     /// }
     /// # Ok::<(), leasehold::Error>(())
     /// ```
-    #[must_use = "who has the token has the lock"]
+    #[must_use = "the lock stays held until its lease ends or the token releases it"]
     pub fn detach(mut self) -> (Token, Duration) {
         if self.is_forked_child() {
             return (self.hold().token().clone(), Duration::ZERO);
@@ -102,9 +105,9 @@ impl Lease {
         (self.hold().token().clone(), left)
     }
 
-    /// Stops the renewal and returns the state of the lease. Must not be called in a forked child.
+    /// Stops the renewals and returns the state of the lease. Must not be called in a forked child.
     pub(super) fn stop_renewing(&mut self, deadline: Deadline) -> RenewalState {
-        // Until the release sets the real end.
+        // The release sets the real end.
         self.end = Some(HoldEnd::Unknown);
         self.handle.stop_by(deadline)
     }
@@ -131,8 +134,8 @@ impl Lease {
         self.settle(RELEASE, given_back, state)
     }
 
-    /// Records the result of the release. Leaves a lock that may still be ours to the watchdog's
-    /// thread.
+    /// Records the result of the release. Leaves the lock to the watchdog's thread if it may still
+    /// be ours.
     pub(super) fn settle(
         &mut self,
         name: &'static str,
@@ -175,7 +178,7 @@ impl Lease {
     }
 
     /// Reports the end of the hold to the hooks, after its loss. Reports nothing for a guard that
-    /// no user has had.
+    /// was never returned to a user.
     fn report_end(&self) {
         let (Some(end), Some(events)) = (self.end, &self.lease_state().events) else {
             return;
@@ -209,7 +212,7 @@ impl Lease {
 
 impl Lease {
     /// Hands the lock to the first waiting thread. `None`: the caller must release it. The error is
-    /// the next guard, whose thread left the queue meanwhile: the caller must release that one
+    /// the next guard, whose thread left the queue meanwhile: the caller must release that guard
     /// instead.
     ///
     /// The lock on the server does not change. After a hand-over this guard must not release or
@@ -222,8 +225,8 @@ impl Lease {
         Some(queues.hand_over(key, &next, lease, end))
     }
 
-    /// Returns the guard of the next turn, with its own hold data, and the end of its lease.
-    /// `None`: this lock cannot be handed to that thread.
+    /// Creates the guard of the next turn, and returns it with the end of its lease. `None`: this
+    /// lock cannot be handed to that thread.
     fn successor(&self, turns: HandOverBudget, settings: &Settings) -> Option<(Self, Instant)> {
         let hold = self.hold();
         // The next thread must want the same key, the same fencing and the same replicas, and no

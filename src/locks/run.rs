@@ -1,8 +1,8 @@
-//! Work under a lock: on every call, or once in a period across all hosts.
+//! Runs work under a lock: on every call, or once per period across all hosts.
 //!
-//! A run that is done once in a period leaves a [mark](crate::recipes::once) beside the lock. The
-//! script that acquires checks the mark first, and the script that releases writes it, so the lock
-//! is never free while a finished run is unmarked.
+//! A run of `run_once` leaves a [mark](crate::recipes::once) in a key of the lock. The script that
+//! acquires checks the mark first, and the script that releases writes it, so the lock is never
+//! free while a finished run is unmarked.
 
 use std::time::Duration;
 
@@ -24,17 +24,17 @@ const RUN_ONCE: &str = "Lock::run_once";
 
 /// The result of [`Lock::run_once`].
 #[derive(Debug)]
-#[must_use = "it says whether the work was done, and whether that is known to all"]
+#[must_use = "it tells whether the work was done and marked as done"]
 #[non_exhaustive]
 pub enum Once<T, E> {
-    /// The work was already done within the period, by this run, and was not done again.
+    /// The work was already done within the period, by this run. It was not done again.
     AlreadyRun(LastRun),
     /// The work was done now. [`released`](Ran::released) is the result of marking it:
     ///
     /// - `Ok`: it is marked, and the lock is free.
     /// - [`Error::Unknown`]: it may be marked.
-    /// - [`Error::Lost`]: it is not marked, and another host may have started it meanwhile.
-    /// - Any other error: it is not marked. The next run does the work again.
+    /// - [`Error::Lost`]: it is not marked, and another host may have started the work meanwhile.
+    /// - Any other error: it is not marked, so the next run does the work again.
     Ran(Ran<T>),
     /// The work failed with the error in [`value`](Ran::value). It is not marked, so the next run
     /// tries again. [`released`](Ran::released) is as after [`Lock::run`].
@@ -42,7 +42,7 @@ pub enum Once<T, E> {
 }
 
 impl<T, E: From<Error>> Once<T, E> {
-    /// Converts it to a `Result`. `Ok(Some(value))`: the work was done now and is marked.
+    /// Converts this to a `Result`. `Ok(Some(value))`: the work was done now and is marked.
     /// `Ok(None)`: it was already done within the period.
     ///
     /// # Errors
@@ -63,8 +63,8 @@ impl Lock {
     /// Waits as [`acquire`](Self::acquire) does. A loss of the lease does not stop the closure,
     /// which can check the lease.
     ///
-    /// `Err` means that the closure has **not** run, and may be run later. If it has run, the
-    /// result is [`Ran`] with its value, whatever happened to the lock meanwhile or afterwards.
+    /// `Err` means that the closure has **not** run. If it has run, the result is [`Ran`] with its
+    /// value, whatever happened to the lock meanwhile or afterwards.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire).
@@ -81,7 +81,7 @@ impl Lock {
     ///     .run(Duration::from_secs(5), |_lease| count_pages())?;
     /// report(ran.value); // it has run, once
     /// if let Err(error) = ran.released {
-    ///     eprintln!("after the report: {error}"); // lost meanwhile, or perhaps not free yet
+    ///     eprintln!("after the report: {error}"); // lost meanwhile, or maybe not free yet
     /// }
     /// # Ok::<(), leasehold::Error>(())
     /// ```
@@ -92,40 +92,41 @@ impl Lock {
         Ok(Ran { value, released })
     }
 
-    /// Runs a closure while the lock is held, unless any host has run it within the period.
+    /// Runs a closure while the lock is held, unless a host has already run it within the period.
     ///
-    /// Use it for a job that every host starts at night and only one must do.
+    /// Use it for a job that every host starts each night but only one should do.
     ///
     /// Waits as [`acquire`](Self::acquire) does. If another run ends successfully during the wait,
-    /// the closure does not run. If it returns `Ok` and the lock was held until then, the release
-    /// writes a mark in the same step. After an `Err`, a panic or a loss there is no mark, and the
+    /// the closure does not run. If the closure returns `Ok` and the lock was held until then, the
+    /// release writes a mark in the same step. An `Err`, a panic or a loss leaves no mark, so the
     /// next call tries again. The period counts from the end of the last run by the server's clock,
     /// so the clocks of the hosts do not matter.
     ///
     /// For the cron line `0 3 * * *`:
-    /// - **A period of 20 h, not 24 h.** If a run ends at 03:10, less than 24 h have passed at
-    ///   03:00 of the next night: that night would have no run.
-    /// - **A `timeout` longer than the job and a lease together**, such as an hour. If the host
-    ///   that has the lock fails, the others still wait and one of them does the job. If it dies,
-    ///   they get the lock when its lease ends. With a short one they have all left by then.
+    /// - **Use a period of 20 h, not 24 h.** If a run ends at 03:10, less than 24 h have passed by
+    ///   03:00 of the next night, which would have no run.
+    /// - **Use a `timeout` longer than the job plus a lease**, such as an hour. If the job fails on
+    ///   the host that has the lock, the others still wait and one of them does it. If that host
+    ///   dies, they get the lock when its lease ends. With a short timeout they have all left by
+    ///   then.
     ///
     /// `Err` means that the closure has **not** run, as with [`run`](Self::run). A loss of the
-    /// lease does not stop it; it can check the lease.
+    /// lease does not stop the closure, which can check the lease.
     ///
     /// Two round trips for a run on a free lock, one if the work is already done. Only for a
     /// [mutex](crate::Locks::lock). If the mark gets no reply, it is sent again until the lease
-    /// ends. The mark is stored beside the lock at `{lock:NAME}:lease:ran` and stays for twice the
-    /// period, and at least as long as the previous mark: after a manual run with a period of one
-    /// second a nightly job still finds its mark. If the server loses its data, the mark is lost
-    /// too and the work is done again: make sure that is safe.
+    /// ends. The mark is stored at `{lock:NAME}:lease:ran` for twice the period, and at least as
+    /// long as the previous mark: after a manual run with a period of one second a nightly job
+    /// still finds its mark. If the server loses its data, the mark is lost too and the work is
+    /// done again: make sure that this is safe.
     ///
     /// # Errors
-    /// - [`Error::Contended`]: somebody else held the lock for the whole wait, and is probably
-    ///   doing the work.
+    /// - [`Error::Contended`]: someone else held the lock for the whole wait, and is probably doing
+    ///   the work.
     /// - [`Error::Invalid`]: the period is not between 1 ms and ten years, or the lock is not a
     ///   mutex. Nothing was sent.
-    /// - [`Error::WrongKind`]: as with `acquire`, and if the key of the mark holds something else.
-    ///   The error names that key.
+    /// - [`Error::WrongKind`]: the key of the lock or of the mark holds something else. The error
+    ///   names that key.
     /// - All others as [`acquire`](Self::acquire).
     ///
     /// # Examples
@@ -138,7 +139,7 @@ impl Lock {
     /// let (period, wait) = (Duration::from_secs(20 * 3_600), Duration::from_secs(3_600));
     /// let locks = Locks::connect("redis://127.0.0.1/")?;
     /// match locks.lock("report:daily").run_once(period, wait, write_report)? {
-    ///     Once::AlreadyRun(run) => println!("{:?} has written it {:?} ago", run.by(), run.ago()),
+    ///     Once::AlreadyRun(run) => println!("{:?} wrote it {:?} ago", run.by(), run.ago()),
     ///     done => println!("{:?} pages", done.done()?),
     /// }
     /// # Ok::<(), anyhow::Error>(())
@@ -151,7 +152,7 @@ impl Lock {
     ) -> Result<Once<T, E>> {
         let operation = Operation::new(RUN_ONCE, self.name());
         let is_mutex = self.kind == LockKind::Mutex;
-        let reason = "work that is done once takes the lock of Locks::lock";
+        let reason = "run_once needs a mutex, from Locks::lock";
         let hold = ensure(is_mutex, "lock", reason)
             .and_then(|()| period_millis(period))
             .and_then(|period| Ok(self.hold()?.unless_run(period)));
@@ -171,8 +172,8 @@ impl Lock {
         })
     }
 
-    /// Returns the last run of [`run_once`](Self::run_once) on this lock. `None`: there was none,
-    /// or its mark has expired, after twice the longest period.
+    /// Returns the last run of [`run_once`](Self::run_once) on this lock. `None`: it has not run,
+    /// or the mark has expired, after twice the longest period.
     ///
     /// One round trip; changes nothing.
     ///
@@ -190,9 +191,9 @@ impl Lock {
 
 impl Lease {
     /// Marks the work as done and releases the lock, in one step. Does not hand the lock over,
-    /// since the next holder has to see the mark.
+    /// since the next holder must see the mark.
     fn finish(mut self) -> Result<()> {
-        // A lost lease returns `Lost`, even if there is no connection to release it with.
+        // A lost lease returns `Lost`, even if no connection is available for the release.
         self.check_here(RUN_ONCE)?;
         let deadline = self.stack.clock.after(self.remaining());
         let state = self.stop_renewing(Deadline::after(Duration::MAX));

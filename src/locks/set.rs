@@ -1,9 +1,9 @@
-//! Several locks at once, all or none: `LockSet`, and its guard `Leases`.
+//! `LockSet`, which acquires several locks, all or none, and its guard `Leases`.
 //!
-//! The locks are acquired one after the other, in the order of their keys. So no two sets wait for
-//! each other in a circle: the set that waits for the greatest key waits for a holder that waits
-//! for nothing. The leases that are already held renew themselves meanwhile. If one lock is not
-//! acquired, the others are released.
+//! The locks are acquired one after the other, in the order of their keys. So sets cannot deadlock:
+//! the set that waits for the greatest key waits for a holder that waits for nothing. The leases
+//! that are already held renew themselves meanwhile. If one lock is not acquired, the others are
+//! released.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,18 +24,17 @@ use crate::{
 const RELEASE: &str = "Leases::release";
 const COMMIT: &str = "Leases::commit";
 
-/// Several locks of any kinds, which any thread can acquire together.
+/// Several locks of any kind, which any thread can acquire together.
 ///
 /// [`Locks::all_of`](crate::Locks::all_of) makes a set of mutexes, [`of`](Self::of) one of any
-/// locks. Creating it sends nothing. A set that makes no sense is an error of its first use.
+/// locks. Creating it sends nothing. An invalid set is an error on first use.
 ///
 /// # Guarantees
 /// - All locks are held, or none.
-/// - Threads that acquire locks only by sets, one set at a time, never wait for each other in a
-///   circle.
+/// - Threads that acquire locks only through sets, one set at a time, never deadlock.
 ///
-/// It does not guarantee an order among sets and single locks that want the same lock: a set waits
-/// for one lock after the other, so it may wait longer than others for the whole.
+/// It does not guarantee an order among sets and single acquires of the same lock: a set waits for
+/// one lock after the other, so it may wait longer than others.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct LockSet {
@@ -44,7 +43,7 @@ pub struct LockSet {
 }
 
 impl LockSet {
-    /// A set of these locks, in any order.
+    /// Creates a set of these locks, given in any order.
     ///
     /// # Examples
     /// ```no_run
@@ -64,7 +63,7 @@ impl LockSet {
         Self { locks }
     }
 
-    /// Returns this set with these options for each of its locks; options that are not named keep
+    /// Returns this set with these options for each of its locks. Options that are not set keep
     /// their values.
     #[allow(clippy::needless_pass_by_value, reason = "as for Lock::with")]
     pub fn with(self, options: Options) -> Self {
@@ -74,18 +73,18 @@ impl LockSet {
     }
 
     /// Acquires all locks, one after the other in the order of their keys, waiting up to `timeout`
-    /// for all together.
+    /// in all.
     ///
-    /// Waits for each lock as [`Lock::acquire`] does. If one is not had, those that are held are
-    /// released, as by the drop of [`Leases`]. Their renewal goes on until then. One round trip for
-    /// each lock that is free.
+    /// Waits for each lock as [`Lock::acquire`] does. The locks that are already held renew
+    /// themselves meanwhile. If one is not acquired, they are released, as by the drop of
+    /// [`Leases`]. One round trip for each free lock.
     ///
     /// # Errors
-    /// - As [`Lock::acquire`]. The error names the lock that was not had, and its holder if known.
+    /// - As [`Lock::acquire`]. The error names the lock that was not acquired.
     /// - [`Error::Invalid`]: the set is empty, two of its locks have the same key, or a name or an
-    ///   option of any of them. Nothing was sent.
-    /// - [`Error::Lost`]: a lock was lost while the set waited for another. None is held. The set
-    ///   notices it when it has the other one.
+    ///   option is invalid. Nothing was sent.
+    /// - [`Error::Lost`]: a lock was lost while the set waited for another, and the set noticed
+    ///   when it had acquired the other. No lock is held.
     ///
     /// # Examples
     /// ```no_run
@@ -102,12 +101,12 @@ impl LockSet {
         self.acquire_as("LockSet::acquire", timeout)
     }
 
-    /// Acquires all locks if all are free. `Ok(None)`: somebody else holds one of them.
+    /// Acquires all locks if all are free. `Ok(None)`: someone else holds one of them.
     ///
     /// One round trip for each lock, until one is not free.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), without `Contended`, and at once.
+    /// As [`acquire`](Self::acquire), except `Contended`.
     ///
     /// # Examples
     /// ```no_run
@@ -130,7 +129,7 @@ impl LockSet {
         };
         let is_twice = |pair: &[Lock]| pair[0].key() == pair[1].key();
         if let Some(pair) = self.locks.windows(2).find(|pair| is_twice(pair)) {
-            let reason = format!("`{}` is named twice", pair[0].name());
+            let reason = format!("`{}` appears twice", pair[0].name());
             return Err(Error::invalid("locks", reason));
         }
         self.locks.iter().try_for_each(Lock::check)?;
@@ -142,14 +141,14 @@ impl LockSet {
             let operation = Operation::new(name, lock.name());
             let acquired = lock.acquire_as(operation, deadline.remaining());
             held.leases.push(acquired?);
-            // Another one may have been lost while the set waited for this one.
+            // Another lock may have been lost while the set waited for this one.
             held.check_for(name)?;
         }
         Ok(held)
     }
 }
 
-/// The locks of a [`LockSet`] that are held, until they are released or dropped. It is `Send`.
+/// The guard of the held locks of a [`LockSet`], until they are released or dropped. It is `Send`.
 ///
 /// Dropping it releases all, as the drop of a [`Lease`] does, within the longest
 /// [`Options::drop_timeout`] of its locks.
@@ -160,10 +159,10 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Returns the lease of the lock of this name, or of this key.
+    /// Returns the lease of the lock with this name or key.
     ///
-    /// `None`: the set has no such lock, or several of this name, under several
-    /// [prefixes](Options::prefix). Their keys tell them apart: the prefix and the name.
+    /// `None`: the set has no such lock, or several of this name with different
+    /// [prefixes](Options::prefix). Then use the key: the prefix and the name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Lease> {
         let mut named = self.leases.iter().filter(|lease| lease.name() == name);
@@ -173,8 +172,8 @@ impl Leases {
         }
     }
 
-    /// Returns the [fencing token](Lease::fencing_token) of the lock of this name, or of this key.
-    /// `None`: it has none, or as [`get`](Self::get).
+    /// Returns the [fencing token](Lease::fencing_token) of the lock with this name or key. `None`:
+    /// it has none, or [`get`](Self::get) does not find the lock.
     #[must_use]
     pub fn fencing_token(&self, name: &str) -> Option<FencingToken> {
         self.get(name)?.fencing_token()
@@ -186,17 +185,17 @@ impl Leases {
         self.leases.iter().all(Lease::is_held)
     }
 
-    /// The time left of the lease that ends first, by our clock; zero once one is lost.
+    /// Returns the time left of the lease that ends first, by our clock; zero once one is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let remaining = self.leases.iter().map(Lease::remaining);
         remaining.min().unwrap_or_default()
     }
 
-    /// [`is_held`](Self::is_held) as a `Result`, for `?`. Sends nothing.
+    /// Returns [`is_held`](Self::is_held) as a `Result`, for `?`. Sends nothing.
     ///
     /// # Errors
-    /// [`Error::Lost`]: names the first lock that is lost, with the reason.
+    /// [`Error::Lost`]: a lock was lost. Names the first one, with the reason.
     pub fn check(&self) -> Result<()> {
         self.check_for("Leases::check")
     }
@@ -213,13 +212,14 @@ impl Leases {
 
     /// Writes the pipeline that `build` fills, in one transaction, only while all locks are held.
     ///
-    /// As [`Lease::commit`]. The server watches all locks. Two round trips.
+    /// Like [`Lease::commit`]. The server watches all locks. Two round trips.
     ///
     /// # Errors
-    /// As [`Lease::commit`]. [`Error::Lost`] names a lock that was lost. [`Error::Invalid`]: the
-    /// locks are not of one [`Locks`](crate::Locks) or, on a cluster, the locks and keys are in
-    /// different slots. Give their names a tag in common, as in `{bank}:4711` and `{bank}:4712`.
-    /// Nothing was written.
+    /// - [`Error::Lost`]: names a lock that was lost. Nothing was written.
+    /// - [`Error::Invalid`]: the locks are not from one [`Locks`](crate::Locks) or, on a cluster,
+    ///   the locks and keys are in different slots. Give their names a common tag, as in
+    ///   `{bank}:4711` and `{bank}:4712`. Nothing was written.
+    /// - All others as [`Lease::commit`].
     ///
     /// # Examples
     /// ```no_run
@@ -243,11 +243,11 @@ impl Leases {
 
     /// Reads, decides and writes in one transaction, only while all locks are held.
     ///
-    /// As [`Lease::transaction`]. The server watches all locks, and the keys.
+    /// Like [`Lease::transaction`]. The server watches all locks, and the keys.
     ///
     /// # Errors
-    /// As [`Lease::transaction`], and [`Error::Lost`] and [`Error::Invalid`] as
-    /// [`commit`](Self::commit).
+    /// - [`Error::Lost`], [`Error::Invalid`]: as [`commit`](Self::commit).
+    /// - All others as [`Lease::transaction`].
     ///
     /// # Examples
     /// ```no_run
@@ -286,13 +286,13 @@ impl Leases {
 
     /// Releases all locks. One round trip for each.
     ///
-    /// All are tried, whatever happens to one of them. Once a server has not answered a release,
-    /// the releases of its other locks together get the [`Options::drop_timeout`].
+    /// Tries all of them, even if one fails. Once a server has not replied to a release, the
+    /// releases of its other locks share one [`Options::drop_timeout`].
     ///
     /// # Errors
-    /// - [`Error::Lost`]: names all locks that were lost before, and the reason of the first. The
+    /// - [`Error::Lost`]: names all locks that were lost earlier, and the reason of the first. The
     ///   others were released, or are being released.
-    /// - As [`Lease::release`], of the first lock whose release failed.
+    /// - All others as [`Lease::release`], for the first lock whose release failed.
     ///
     /// # Examples
     /// ```no_run
@@ -329,18 +329,18 @@ impl Leases {
     /// Returns the first lease, for its server.
     ///
     /// # Errors
-    /// A lock is lost, this is a forked child, or the locks are of several `Locks`.
+    /// A lock is lost, this is a forked child, or the locks are from several `Locks`.
     fn on_one_server(&self, name: &'static str) -> Result<&Lease> {
         let Some(first) = self.leases.first() else {
             return Err(Error::invalid("locks", "the set is empty"));
         };
-        // In a forked child the state of a lease may stay locked for ever.
+        // In a forked child the state of a lease may stay locked forever.
         first.stack.process.refuse_forked_child()?;
         self.check_for(name)?;
         // On a cluster the server checks the slots: a slot may have moved to another shard since
         // its first lock was acquired.
         let are_beside = (self.leases.iter()).all(|lease| lease.stack.is_beside(&first.stack));
-        let reason = "a transaction needs all locks of the set from one `Locks`";
+        let reason = "a transaction needs all locks of the set to be from one `Locks`";
         ensure(are_beside, "locks", reason)?;
         Ok(first)
     }
@@ -350,8 +350,7 @@ impl Leases {
     }
 
     /// Sends a transaction, which counts as outstanding for each lock, and records the loss if the
-    /// server reports one. `send` must return only errors of the transaction, none of a caller's
-    /// closure.
+    /// server reports one. `send` must not return an error of a caller's closure.
     fn send_checked<T>(&self, name: &'static str, send: impl FnOnce() -> Result<T>) -> Result<T> {
         let outstanding = || {
             self.leases
@@ -370,7 +369,7 @@ impl Leases {
                 Err(Error::invalid("locks", reason))
             }
             Err(Error::Lost { context, reason }) => {
-                // Of two locks of one name it may be either. The set is lost with it.
+                // If two locks share the name, it may be either. The set is lost all the same.
                 let is_lost = |lease: &&Lease| lease.name() == context.lock;
                 for lease in self.leases.iter().filter(is_lost) {
                     lease.handle.lose(LostReason::TakenAway);
@@ -383,7 +382,7 @@ impl Leases {
     }
 }
 
-/// The server has not answered, or there was no connection to it.
+/// Returns true if the server did not reply, or there was no connection to it.
 fn is_silence(error: &Error) -> bool {
     matches!(error, Error::Unknown { .. } | Error::Pool { .. })
 }

@@ -1,4 +1,4 @@
-//! The stack of one server, shared by all clones of a `Locks`, its locks and leases.
+//! The stack of one server, which the clones of a `Locks`, its locks and leases share.
 //!
 //! `L` is the value that a hand-over passes to a waiting thread: a lease, which owns its stack.
 
@@ -36,7 +36,7 @@ pub(crate) struct Stack<L> {
 pub(crate) type Siblings<L> = Arc<RwLock<Vec<Weak<Stack<L>>>>>;
 
 impl<L: Send + 'static> Stack<L> {
-    /// Starts the stack of this server, which may be a stand-in.
+    /// Starts the stack of this server or stand-in.
     pub(crate) fn start(server: Arc<dyn Server>, siblings: &Siblings<L>) -> Result<Arc<Self>> {
         let clock = server.clock();
         let stack = Arc::new(Self {
@@ -60,13 +60,13 @@ impl<L> Stack<L> {
         self.queues.released(key, hold);
     }
 
-    /// Returns true if both are of one `Locks`, on one server or on shards of one cluster.
+    /// Returns true if both belong to one `Locks`, on one server or on shards of one cluster.
     pub(crate) fn is_beside(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.siblings, &other.siblings)
     }
 
     /// Notifies the queues and keepers of the other shards that this key has changed: the shard
-    /// that had the key before may still keep its lease.
+    /// that previously had the key may still keep its lease.
     pub(crate) fn notify_siblings(&self, key: &str) {
         // The clone may be the last reference to a sibling: no mutex may be locked when it drops.
         let siblings = self.siblings.read().clone();

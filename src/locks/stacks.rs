@@ -29,7 +29,7 @@ pub(crate) struct Stacks {
 }
 
 impl Stacks {
-    /// Creates the stack of this server, which may be a stand-in.
+    /// Creates the stack of this server or stand-in.
     pub(crate) fn of_server(server: Arc<dyn Server>) -> Result<Self> {
         let stack = Stack::start(server, &Siblings::default())?;
         Ok(Self {
@@ -71,7 +71,7 @@ impl Stacks {
         self.per_server.all()
     }
 
-    /// Asks what the servers offer, by the keys of a lock that nobody else has.
+    /// Checks what the servers offer, with the keys of a lock that no one else uses.
     pub(crate) fn probe(&self, lock: &LockName) -> Result<Probe> {
         match &self.per_server {
             PerServer::One(stack) => match stack.server.connector() {

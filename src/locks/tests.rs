@@ -51,7 +51,7 @@ fn assert_nothing_is_left(locks: &Locks) {
 }
 
 #[test]
-fn nothing_is_left_of_locks_that_were_held() {
+fn no_state_remains_of_released_locks() {
     let stand_in = StandIn::new();
     let locks = stand_in.locks().unwrap();
     let ends: [fn(Lease); 3] = [
@@ -78,7 +78,7 @@ fn nothing_is_left_of_locks_that_were_held() {
 }
 
 #[test]
-fn nothing_is_left_of_locks_that_were_lost() {
+fn no_state_remains_of_lost_locks() {
     let stand_in = StandIn::new();
     let locks = stand_in.locks().unwrap();
     let harms: [fn(&StandIn, &Lease); 3] = [
@@ -104,7 +104,7 @@ fn nothing_is_left_of_locks_that_were_lost() {
 }
 
 #[test]
-fn nothing_is_left_of_those_who_waited_in_vain() {
+fn no_state_remains_of_waits_that_timed_out() {
     let stand_in = StandIn::new();
     for turns in [0, 100] {
         let (here, there) = (stand_in.locks().unwrap(), stand_in.locks().unwrap());
@@ -130,7 +130,7 @@ fn nothing_is_left_of_those_who_waited_in_vain() {
 }
 
 #[test]
-fn nothing_is_left_of_those_who_had_their_turns() {
+fn no_state_remains_of_waiters_that_had_their_turns() {
     let stand_in = StandIn::new();
     for turns in [0, 2, 100] {
         let locks = handing(&stand_in.locks().unwrap(), turns);

@@ -1,4 +1,4 @@
-//! Lists an item for sale: with `WATCH`, an item lock or the market lock.
+//! Lists an item for sale, with `WATCH`, an item lock or the market lock.
 
 use std::time::Duration;
 
@@ -18,25 +18,25 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// `price` is in whole units of money, from 0 to [`MAX_PRICE`](super::MAX_PRICE). Section 4.4.2,
 /// listing 4.5.
 ///
-/// Two round trips. If the seller's inventory changes between them, the listing starts again at
-/// once, for up to 5 s as in the book. The connection's time-outs bound each wait for the server.
+/// Two round trips. If the seller's inventory changes between them, the listing restarts at once,
+/// for up to 5 s as in the book. The connection's time-outs limit each wait for the server.
 ///
 /// # Errors
-/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if,
-/// between reading and writing, somebody listed the same item or changed the type of `market:`,
-/// which is not watched.
+/// - [`Error::Partial`](crate::Error::Partial): between the read and the write, someone listed the
+/// same item or changed the type of `market:`, which is not watched.
+/// - All others as in [the errors of all trades](super#errors).
 ///
 /// # Guarantees
 /// One transaction takes the item from the inventory and puts it into the market. It runs only if
-/// the inventory has not changed since it was read. This holds for a market in which everybody
-/// trades with `WATCH`: see [one way for one market](super#one-way-for-one-market).
+/// the inventory has not changed since it was read. This holds if everyone in the market trades
+/// with `WATCH`: see [one way for one market](super#one-way-for-one-market).
 ///
 /// # Differences from the book
 /// - If the item is already in the market, the result is [`Listing::AlreadyListed`]; the book
 ///   overwrites its price.
-/// - There is at least one attempt, and the clock is monotonic.
+/// - It makes at least one attempt, and its clock is monotonic.
 /// - A listing watches only the inventory, as in the book. It writes to `market:`, so it aborts
-///   every [`purchase_item`](super::purchase_item) that is running. The locks avoid this.
+///   every [`purchase_item`](super::purchase_item) in progress. The locks avoid this.
 /// - See also the [differences that all ways share](super#differences-from-the-book).
 ///
 /// ```no_run
@@ -64,27 +64,27 @@ pub fn list_item(
 /// which has no listing.
 ///
 /// Acquires the lock `market:ITEM.SELLER` (key `lock:market:ITEM.SELLER`): waits up to 10 s for it
-/// and holds it for at most 10 s. If the seller's inventory changes between reading and writing,
-/// the listing starts again at once, for up to 5 s. Two round trips if the lock is free, two more
-/// for each restart. The connection's time-outs bound each wait for the server.
+/// and holds it for at most 10 s. If the seller's inventory changes between the read and the write,
+/// the listing restarts at once, for up to 5 s. Two round trips if the lock is free, two more for
+/// each restart. The connection's time-outs limit each wait for the server.
 ///
 /// # Errors
-/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if,
-/// between reading and writing, somebody without the lock listed the same item or changed the type
-/// of `market:`, which is not watched.
+/// - [`Error::Partial`](crate::Error::Partial): between the read and the write, someone without the
+/// lock listed the same item or changed the type of `market:`, which is not watched.
+/// - All others as in [the errors of all trades](super#errors).
 ///
 /// # Guarantees
 /// One transaction takes the item from the inventory, puts it into the market and releases the
 /// lock. It runs only if the lock is still ours and the inventory has not changed since it was
-/// read. This holds for a market in which everybody uses the item locks: see
-/// [one way for one market](super#one-way-for-one-market).
+/// read. This holds if everyone in the market uses the item locks: see [one way for one
+/// market](super#one-way-for-one-market).
 ///
 /// # Differences from the book
-/// - The lock's name has the seller as well as the item. The item alone would make trades with
-///   different sellers wait for each other.
-/// - A listing takes the lock too. If only purchases did, one could sell an offer that a new
-///   listing had just replaced.
-/// - The lock expires, so that a crash does not block the item for ever. It is released in the
+/// - The lock's name contains the seller as well as the item. With the item alone, trades with
+///   different sellers would wait for each other.
+/// - A listing acquires the lock too. If only purchases did, a purchase could sell an offer that a
+///   new listing had just replaced.
+/// - The lock expires, so a crash does not block the item forever. It is released in the
 ///   transaction that lists the item.
 /// - See also the [differences that all ways share](super#differences-from-the-book).
 ///
@@ -112,26 +112,26 @@ pub fn list_item_with_lock(
 /// the Jedis article.
 ///
 /// Acquires `lock`, the [`MarketLock`] of the edition that the market's other programs follow:
-/// waits up to 10 s for it and holds it for at most 10 s. If somebody without the lock changes the
-/// inventory or the market between reading and writing, the listing starts again at once, for up to
+/// waits up to 10 s for it and holds it for at most 10 s. If someone without the lock changes the
+/// inventory or the market between the read and the write, the listing restarts at once, for up to
 /// 5 s. Two round trips if the lock is free, two more for each restart. The connection's time-outs
-/// bound each wait for the server.
+/// limit each wait for the server.
 ///
 /// # Errors
-/// See [the errors of all trades](super#errors). All keys are watched, so
-/// [`Error::Partial`](crate::Error::Partial) occurs only if an access list changes in the middle of
-/// the transaction.
+/// - [`Error::Partial`](crate::Error::Partial): the server's access list changed during the
+/// transaction. All keys are watched, so no other cause exists.
+/// - All others as in [the errors of all trades](super#errors).
 ///
 /// # Guarantees
 /// One transaction takes the item from the inventory, puts it into the market and releases the
 /// lock. It runs only if the lock is still ours and neither inventory nor market has changed since
-/// they were read. This holds for a market in which everybody uses this lock: see
-/// [one way for one market](super#one-way-for-one-market).
+/// they were read. This holds if everyone in the market uses this lock: see [one way for one
+/// market](super#one-way-for-one-market).
 ///
 /// # Differences from the book
-/// - The lock expires, so that a crash does not close the market for ever. It is released in the
+/// - The lock expires, so a crash does not close the market forever. It is released in the
 ///   transaction that lists the item.
-/// - The book shows no code for it: it says to lock where `list_item` watched.
+/// - The book shows no code for it: it says to acquire the lock where `list_item` watches.
 /// - See also the [differences that all ways share](super#differences-from-the-book).
 ///
 /// ```no_run
@@ -168,7 +168,7 @@ pub fn list_item_with_market_lock(
 /// assert_eq!(listing.retries(), 2);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "it says whether anything has changed"]
+#[must_use = "it tells whether anything has changed"]
 #[non_exhaustive]
 pub enum Listing {
     /// The item has left the seller's inventory and is in the market.
@@ -194,13 +194,14 @@ pub enum Listing {
 }
 
 impl Listing {
-    /// True if the item is in the market now.
+    /// Returns true if the item is in the market now.
     #[must_use]
     pub fn is_listed(&self) -> bool {
         matches!(self, Self::Listed { .. })
     }
 
-    /// The number of attempts that another client's write aborted. The book's tables count them.
+    /// Returns the number of attempts that another client's write aborted. The book's tables count
+    /// them.
     #[must_use]
     pub fn retries(&self) -> u32 {
         match *self {

@@ -1,5 +1,5 @@
-//! An offer: an item of a seller at a whole price, its keys, and the values there. Prices, funds
-//! and memberships are read as the book stores them, and checked: other programs write them too.
+//! An offer: an item of a seller at a whole price, its keys, and their values. Prices, funds and
+//! memberships are read as the book stores them, and checked, since other programs write them too.
 
 use redis::Value;
 
@@ -37,7 +37,7 @@ pub const MAX_PRICE: u64 = 1 << 53;
 /// No sale raises funds above 2^62, so that even 500 simultaneous sales do not overflow `HINCRBY`.
 const MAX_FUNDS: i64 = 1 << 62;
 
-/// The key of a user's hash: `users:ID`, with the fields `name` and `funds`.
+/// Returns the key of a user's hash: `users:ID`, with the fields `name` and `funds`.
 ///
 /// Section 4.4.1 of the book.
 ///
@@ -49,7 +49,7 @@ pub fn user_key(user_id: &str) -> String {
     format!("users:{user_id}")
 }
 
-/// The key of the set of items that a user owns and does not offer: `inventory:ID`.
+/// Returns the key of the set of items that a user owns and does not offer: `inventory:ID`.
 ///
 /// Section 4.4.1 of the book.
 ///
@@ -63,8 +63,8 @@ pub fn inventory_key(user_id: &str) -> String {
 
 /// Splits a member of the market, `ITEM.SELLER`, at its last dot. `None` if it has no dot.
 ///
-/// It is the last dot because an item's id may have dots and a seller's may not. The book allows
-/// dots in both, so two of its offers can share a member.
+/// An item's id may contain dots and a seller's may not. The book allows dots in both, so two of
+/// its offers can share a member.
 ///
 /// ```
 /// assert_eq!(leasehold::market::split_listing("ItemM.v2.17"), Some(("ItemM.v2", "17")));
@@ -84,12 +84,12 @@ pub(super) struct Offer<'a> {
 
 impl<'a> Offer<'a> {
     pub(super) fn new(item_id: &'a str, seller_id: &str) -> Result<Self> {
-        ensure(!item_id.is_empty(), "item_id", "it may not be empty")?;
+        ensure(!item_id.is_empty(), "item_id", "it must not be empty")?;
         check_size("seller_id", seller_id)?;
         ensure(
             !seller_id.contains('.'),
             "seller_id",
-            "it may not hold a dot: the market's members end in `.SELLER`",
+            "it must not contain a dot: the market's members end in `.SELLER`",
         )?;
         let member = format!("{item_id}.{seller_id}");
         let offer = Self { item_id, member };
@@ -104,7 +104,7 @@ impl<'a> Offer<'a> {
         }
     }
 
-    /// The item lock's name.
+    /// Returns the item lock's name.
     pub(super) fn item_lock(&self) -> String {
         format!("{MARKET}{}", self.member)
     }
@@ -114,11 +114,11 @@ pub(super) fn check_price(price: u64) -> Result<()> {
     ensure(
         price <= MAX_PRICE,
         "price",
-        "it may not exceed 2^53 (9007199254740992)",
+        "it must not exceed 2^53 (9007199254740992)",
     )
 }
 
-/// The price in a score of the market; `None` if the item is not there.
+/// Returns the price in a score of the market; `None` if the item is not there.
 pub(super) fn price(operation: Operation<'_>, score: &Value) -> Result<Option<u64>> {
     let score: Option<f64> = match score {
         Value::Nil => return Ok(None),
@@ -131,7 +131,7 @@ pub(super) fn price(operation: Operation<'_>, score: &Value) -> Result<Option<u6
     match score.to_string().parse() {
         Ok(price) if price <= MAX_PRICE => Ok(Some(price)),
         _ => Err(operation.wrong_kind(format!(
-            "the price {score}, which is no whole number from 0 to 2^53"
+            "the price {score}, which is not a whole number from 0 to 2^53"
         ))),
     }
 }
@@ -141,7 +141,7 @@ pub(super) fn has(operation: Operation<'_>, is_member: &Value) -> Result<bool> {
     yes_or_no(is_member).map_err(|error| operation.failed(error))
 }
 
-/// A user's funds, 0 if there are none. Accepts only the form that `HINCRBY` accepts.
+/// Returns a user's funds, or 0 if they are missing. Accepts only the form that `HINCRBY` accepts.
 pub(super) fn funds(operation: Operation<'_>, key: &str, field: &Value) -> Result<i64> {
     let bytes = match field {
         Value::BulkString(bytes) => bytes,
@@ -152,7 +152,7 @@ pub(super) fn funds(operation: Operation<'_>, key: &str, field: &Value) -> Resul
     match text.parse::<i64>() {
         Ok(funds) if funds.to_string() == text => Ok(funds),
         _ => Err(operation.wrong_kind(format!(
-            "funds at `{key}` that are no whole number below 2^63"
+            "funds at `{key}` that are not a whole number below 2^63"
         ))),
     }
 }
@@ -166,7 +166,7 @@ pub(super) fn check_room(
 ) -> Result<()> {
     if i128::from(funds) + i128::from(price) > i128::from(MAX_FUNDS) {
         return Err(operation.wrong_kind(format!(
-            "funds at `{key}` that the price would carry past 2^62"
+            "funds at `{key}` that the price would raise above 2^62"
         )));
     }
     Ok(())
@@ -176,7 +176,7 @@ pub(super) fn check_room(
 mod tests {
     use super::*;
 
-    /// The price that a trade reads from a score; -1 for an error.
+    /// Returns the price that a trade reads from a score; -1 for an error.
     fn read(score: &Value) -> Option<i128> {
         match price(Operation::new("a test", "an item"), score) {
             Ok(price) => price.map(i128::from),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_number_is_no_price() {
+    fn a_price_must_be_a_whole_number() {
         for score in [
             "",
             "x",

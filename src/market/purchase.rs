@@ -1,4 +1,4 @@
-//! Buys an item: with `WATCH`, an item lock or the market lock.
+//! Buys an item, with `WATCH`, an item lock or the market lock.
 
 use std::time::Duration;
 
@@ -21,27 +21,27 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// `price` is the agreed price, in whole units of money. At any other price nothing is bought.
 /// Section 4.4.3, listing 4.6.
 ///
-/// Two round trips. If one of its keys changes between them, the purchase starts again at once, for
-/// up to 10 s as in the book. The connection's time-outs bound each wait for the server.
+/// Two round trips. If one of its keys changes between them, the purchase restarts at once, for up
+/// to 10 s as in the book. The connection's time-outs limit each wait for the server.
 ///
 /// # Errors
-/// See [the errors of all trades](super#errors). All keys are watched, so
-/// [`Error::Partial`](crate::Error::Partial) occurs only if an access list changes in the middle of
-/// the transaction.
+/// - [`Error::Partial`](crate::Error::Partial): the server's access list changed during the
+///   transaction. All keys are watched, so no other cause exists.
+/// - All others as in [the errors of all trades](super#errors).
 ///
 /// # Guarantees
 /// One transaction moves money and item. It runs only if the market, the funds of both users and
-/// the buyer's inventory have not changed since they were read. This holds for a market in which
-/// everybody trades with `WATCH`: see [one way for one market](super#one-way-for-one-market).
+/// the buyer's inventory have not changed since they were read. This holds if everyone in the
+/// market trades with `WATCH`: see [one way for one market](super#one-way-for-one-market).
 ///
-/// The cost: **any** listing or purchase by anybody aborts it. With five sellers and one buyer the
+/// The cost: **any** listing or purchase by anyone aborts it. With five sellers and one buyer the
 /// book counts some 250 retries per sale. On a busy market expect [`Purchase::Contended`].
 ///
 /// # Differences from the book
-/// - The seller's funds and the buyer's inventory are watched too. In such a market this adds no
-///   aborts to those by `market:`, and a key whose type changes between reading and writing cannot
-///   lose money.
-/// - There is at least one attempt, and the clock is monotonic.
+/// - The seller's funds and the buyer's inventory are watched too. In such a market this causes no
+///   aborts beyond those of `market:`, and a key whose type changes between the read and the write
+///   cannot lose money.
+/// - It makes at least one attempt, and its clock is monotonic.
 /// - See also the [differences that all ways share](super#differences-from-the-book).
 ///
 /// ```no_run
@@ -69,29 +69,30 @@ pub fn purchase_item(
 /// the price is from the Jedis article.
 ///
 /// Acquires the lock `market:ITEM.SELLER` (key `lock:market:ITEM.SELLER`): waits up to 10 s for it
-/// and holds it for at most 10 s. If the buyer's funds or inventory change between reading and
-/// writing, the purchase starts again at once, for up to 5 s. Two round trips if the lock is free,
-/// two more for each restart. The connection's time-outs bound each wait for the server.
+/// and holds it for at most 10 s. If the buyer's funds or inventory change between the read and the
+/// write, the purchase restarts at once, for up to 5 s. Two round trips if the lock is free, two
+/// more for each restart. The connection's time-outs limit each wait for the server.
 ///
 /// # Errors
-/// See [the errors of all trades](super#errors). [`Error::Partial`](crate::Error::Partial) if,
-/// between reading and writing, somebody without the lock bought the item, so that it was **sold
-/// twice**, or changed the type of `market:` or of the seller's funds, which are not watched.
+/// - [`Error::Partial`](crate::Error::Partial): between the read and the write, someone without the
+/// lock bought the item, so that it was **sold twice**, or changed the type of `market:` or of the
+/// seller's funds, which are not watched.
+/// - All others as in [the errors of all trades](super#errors).
 ///
 /// # Guarantees
 /// One transaction moves money and item and releases the lock. It runs only if the lock is still
 /// ours and the buyer's funds and inventory have not changed since they were read. So a buyer who
-/// buys two items at once is not overdrawn. This holds for a market in which everybody uses the
+/// buys two items at once cannot overdraw the funds. This holds if everyone in the market uses the
 /// item locks: see [one way for one market](super#one-way-for-one-market).
 ///
 /// # Differences from the book
 /// - An item lock does not protect the buyer's funds: with it alone, two simultaneous purchases by
 ///   one buyer both find enough money. Here `WATCH` protects the funds, without a second lock and
 ///   so without deadlocks.
-/// - The lock's name has the seller as well as the item, and
-///   [`list_item_with_lock`](super::list_item_with_lock) takes the same lock.
-/// - The lock expires, so that a crash does not block the item for ever. A buyer who takes longer
-///   gets [`Error::Lost`](crate::Error::Lost); the book writes anyway.
+/// - The lock's name contains the seller as well as the item, and
+///   [`list_item_with_lock`](super::list_item_with_lock) acquires the same lock.
+/// - The lock expires, so a crash does not block the item forever. A buyer who takes longer gets
+///   [`Error::Lost`](crate::Error::Lost); the book writes anyway.
 /// - The lock is released in the transaction that pays, not in round trips of its own.
 /// - If the lock is not acquired in time, the result is [`Purchase::Contended`]; the book returns
 ///   false, the Jedis article throws an exception.
@@ -113,8 +114,8 @@ pub fn purchase_item_with_lock(
     let sale = Sale::new(buyer_id, item_id, seller_id, price)?;
     let lock = sale.offer.item_lock();
     // The lock protects the item from other traders; WATCH protects the buyer's funds from the same
-    // buyer's other purchases. The market and the seller's funds are not watched: purchases of
-    // other items change them all the time.
+    // buyer's other purchases. The market and the seller's funds are not watched, since purchases
+    // of other items change them all the time.
     let keys = [sale.buyer.as_str(), &sale.inventory];
     let operation = Operation::new("purchase_item_with_lock", &lock);
     sale.purchase(conn, operation, Way::Lock, &keys)
@@ -126,27 +127,27 @@ pub fn purchase_item_with_lock(
 /// price nothing is bought. `None` buys at any price, as in the book's section 6.2.3, listing 6.9.
 ///
 /// Acquires `lock`, the [`MarketLock`] of the edition that the market's other programs follow:
-/// waits up to 10 s for it and holds it for at most 10 s. If somebody without the lock changes one
-/// of the keys between reading and writing, the purchase starts again at once, for up to 5 s. Two
-/// round trips if the lock is free, two more for each restart. The connection's time-outs bound
+/// waits up to 10 s for it and holds it for at most 10 s. If someone without the lock changes one
+/// of the keys between the read and the write, the purchase restarts at once, for up to 5 s. Two
+/// round trips if the lock is free, two more for each restart. The connection's time-outs limit
 /// each wait for the server.
 ///
 /// # Errors
-/// See [the errors of all trades](super#errors). All keys are watched, so
-/// [`Error::Partial`](crate::Error::Partial) occurs only if an access list changes in the middle of
-/// the transaction.
+/// - [`Error::Partial`](crate::Error::Partial): the server's access list changed during the
+///   transaction. All keys are watched, so no other cause exists.
+/// - All others as in [the errors of all trades](super#errors).
 ///
 /// # Guarantees
 /// One transaction moves money and item and releases the lock. It runs only if the lock is still
 /// ours and the market, the funds of both users and the buyer's inventory have not changed since
-/// they were read. This holds for a market in which everybody uses this lock: see
-/// [one way for one market](super#one-way-for-one-market).
+/// they were read. This holds if everyone in the market uses this lock: see [one way for one
+/// market](super#one-way-for-one-market).
 ///
 /// # Differences from the book
-/// - All keys are watched too. This costs nothing if everybody takes the lock, and detects writers
-///   that do not.
-/// - The lock expires, so that a crash does not close the market for ever. A buyer who takes longer
-///   gets [`Error::Lost`](crate::Error::Lost); the book writes anyway.
+/// - All keys are watched too. This costs nothing if everyone acquires the lock, and detects
+///   writers that do not.
+/// - The lock expires, so a crash does not close the market forever. A buyer who takes longer gets
+///   [`Error::Lost`](crate::Error::Lost); the book writes anyway.
 /// - The lock is released in the transaction that pays, not in round trips of its own. The Jedis
 ///   article pays without a transaction.
 /// - If the lock is not acquired in time, the result is [`Purchase::Contended`]; the book returns
@@ -188,7 +189,7 @@ pub fn purchase_item_with_market_lock(
 /// assert_eq!(purchase.retries(), 0);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "it says whether anything has changed"]
+#[must_use = "it tells whether anything has changed"]
 #[non_exhaustive]
 pub enum Purchase {
     /// The buyer has the item and the seller the money.
@@ -198,7 +199,7 @@ pub enum Purchase {
         /// Aborted attempts before this one.
         retries: u32,
     },
-    /// This seller does not offer the item; somebody else may have bought it.
+    /// This seller does not offer the item; someone else may have bought it.
     NotForSale {
         /// Aborted attempts before this one.
         retries: u32,
@@ -232,13 +233,14 @@ pub enum Purchase {
 }
 
 impl Purchase {
-    /// True if the item changed hands.
+    /// Returns true if the item changed hands.
     #[must_use]
     pub fn is_bought(&self) -> bool {
         matches!(self, Self::Bought { .. })
     }
 
-    /// The number of attempts that another client's write aborted. The book's tables count them.
+    /// Returns the number of attempts that another client's write aborted. The book's tables count
+    /// them.
     #[must_use]
     pub fn retries(&self) -> u32 {
         match *self {
@@ -274,7 +276,7 @@ impl<'a> Sale<'a> {
         ensure(
             buyer_id != seller_id,
             "buyer_id",
-            "nobody buys from himself",
+            "buyer and seller must differ",
         )?;
         let (buyer, seller) = (user_key(buyer_id), user_key(seller_id));
         Ok(Self {
@@ -286,8 +288,8 @@ impl<'a> Sale<'a> {
         })
     }
 
-    /// All keys of the purchase. Under the market lock no two purchases overlap, and with `WATCH`
-    /// alone `market:` changes anyway, so watching all of them costs no retries.
+    /// Returns all keys of the purchase. Under the market lock no two purchases overlap, and with
+    /// `WATCH` alone `market:` changes anyway, so watching all of them costs no retries.
     fn all_keys(&self) -> [&str; 4] {
         [MARKET, &self.buyer, &self.seller, &self.inventory]
     }

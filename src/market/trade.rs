@@ -1,4 +1,4 @@
-//! A trade, that is a listing or a purchase: a transaction that reads, decides and writes, with or
+//! A trade is a listing or a purchase: a transaction that reads, decides and writes, with or
 //! without a lock.
 
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub enum MarketLock {
 }
 
 impl MarketLock {
-    /// The lock's name, for [`acquire_lock`](crate::acquire_lock).
+    /// Returns the lock's name, for [`acquire_lock`](crate::acquire_lock).
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -46,19 +46,19 @@ impl MarketLock {
     }
 }
 
-/// The time that a trade waits for its lock.
+/// The maximum time that a trade waits for its lock.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The lease of its lock.
 const LOCK_MILLIS: u64 = 10_000;
-/// The time within which a trade under a lock starts again: half the lease, so that it gives up
-/// before it loses the lock.
+/// The time within which a trade under a lock restarts: half the lease, so that it gives up before
+/// it loses the lock.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The way in which a trade keeps other clients from changing the data between its read and write.
 #[derive(Clone, Copy)]
 pub(super) enum Way {
-    /// `WATCH` alone: if one of the keys has changed, the trade starts again at once, until this
-    /// time has passed. It makes at least one attempt.
+    /// `WATCH` alone: if one of the keys has changed, the trade restarts at once, until this time
+    /// has passed. It makes at least one attempt.
     Watch(Duration),
     /// `WATCH` and the operation's lock, which is acquired before the first attempt, as by
     /// [`transaction_with_lock`](crate::transaction_with_lock), and released in the transaction of
@@ -95,8 +95,8 @@ impl TradeAttempt<'_, '_> {
 /// gives the outcome if the lock was not acquired (0 retries) or every attempt was aborted.
 ///
 /// # Errors
-/// `Partial` if the item did not move from exactly one place to exactly one other: somebody traded
-/// in another way between reading and writing, and changed a key that was not watched.
+/// `Partial`: the item did not move from exactly one place to exactly one other. Someone traded in
+/// another way between the read and the write, and changed a key that was not watched.
 pub(super) fn trade<T>(
     conn: &mut Connection,
     operation: Operation<'_>,
@@ -136,7 +136,7 @@ pub(super) fn trade<T>(
     }
 }
 
-/// True if the last two commands moved one item each, or nothing was written.
+/// Returns true if the last two commands moved one item each, or nothing was written.
 fn has_moved(results: &[Value]) -> bool {
     let mut movements = results.iter().rev().take(2);
     movements.all(|moved| *moved == Value::Int(1))
@@ -148,7 +148,8 @@ fn explain_cluster_error(error: Error) -> Error {
         Error::Redis { context, source }
             if matches!(source.code(), Some("MOVED" | "ASK" | "CROSSSLOT")) =>
         {
-            let reason = "the market's keys are in many slots of a Redis Cluster, and a trade changes several: a market stays on one server";
+            let reason = "the market's keys are in many slots of a Redis Cluster, and a trade changes \
+                          several: use a single server";
             let source = with_text(&source, reason);
             Error::Redis { context, source }
         }
@@ -157,6 +158,7 @@ fn explain_cluster_error(error: Error) -> Error {
 }
 
 fn not_moved() -> RedisError {
-    let found = "another way of trading came between: the item is in two places, or was paid twice";
+    let found =
+        "someone traded in another way meanwhile: the item is in two places, or was paid for twice";
     RedisError::from((ErrorKind::Client, found))
 }

@@ -24,7 +24,7 @@ pub(crate) fn failure(server: &str, limit: Duration, error: RedisError) -> Error
         ErrorKind::Parse => format!("{server} does not answer like a Redis server"),
         _ if error.code() == Some("NOAUTH") => {
             format!(
-                "{server} wants a password (NOAUTH), and the URL has none (redis://:PASSWORD@…)"
+                "{server} requires a password (NOAUTH), and the URL has none (redis://:PASSWORD@…)"
             )
         }
         _ => match refusal(&error) {

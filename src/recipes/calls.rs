@@ -1,4 +1,4 @@
-//! The call for each operation on a hold, by the kind of the lock.
+//! Builds the call for each operation on a hold, by the kind of the lock.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ use crate::{
 
 impl Hold {
     /// Waits until this many replicas have the lock that was just acquired **on this connection**.
-    /// Releases the lock if there are fewer.
+    /// Releases the lock if fewer have it.
     ///
     /// `Ok(())`: at one moment the master and this many replicas had the lock in memory. See
     /// [`Options::replicas`](crate::Options::replicas) for what that guarantees. It covers writes
     /// of this connection only. Use it after an acquire: a renewal by a plain function or a
-    /// [`Watchdog`](crate::Watchdog) waits for no replica, so a failover can still undo the
+    /// [`Watchdog`](crate::Watchdog) does not wait for replicas, so a failover can still undo the
     /// renewal, and the lock then ends with the confirmed lease.
     ///
     /// Takes one round trip that lasts until the replicas reply, at most `wait`, and one more to
@@ -72,7 +72,7 @@ impl Hold {
         confirmed
     }
 
-    /// One attempt to acquire the lock. Safe to send twice. A waiting writer keeps new readers out.
+    /// Attempts to acquire the lock. Safe to send twice. A waiting writer keeps new readers out.
     pub(crate) fn acquiring(&self, lease_millis: u64, waits: bool, busy_reply: BusyReply) -> Call {
         let call = match self.kind {
             LockKind::Mutex => mutex::acquiring(self, lease_millis, busy_reply),
@@ -116,7 +116,7 @@ impl Hold {
     }
 
     /// Marks the run as done and releases the lock: returns 1 if the lock was ours. Safe to send
-    /// twice. `None`: the hold is not for work that runs once in a period.
+    /// twice. `None`: the hold is not for work that runs once per period.
     pub(crate) fn finishing(&self) -> Option<Call> {
         let call = once::finishing(&self.lock, (&self.token, &self.owner), self.period_millis?);
         Some(call.confirmed_by(self.replicas))
@@ -128,17 +128,17 @@ impl Hold {
         is_writer.then(|| read_write::releasing(self, Side::Intent))
     }
 
-    /// The release inside a transaction that watches the lock and has found it ours.
+    /// Returns the release for a transaction that watches the lock and has found it ours.
     pub(crate) fn giving_back_while_watched(&self) -> Cmd {
         match self.kind {
             LockKind::Mutex => command(&["DEL", self.lock.key()]),
-            // In full: `EVALSHA` of an unknown script would fail inside `EXEC` and leave the other
-            // commands executed.
+            // The whole script, not `EVALSHA`: if unknown, that would fail inside `EXEC` after
+            // other commands were executed.
             _ => self.giving_back().whole(),
         }
     }
 
-    /// The reads that prove that this hold still exists, and the check of their replies.
+    /// Returns the reads that prove that this hold still exists, and the check of their replies.
     pub(crate) fn proof(&self) -> Proof<'_> {
         let key = self.lock.key();
         let mut reads = Pipeline::new();
@@ -161,7 +161,7 @@ impl Hold {
     }
 }
 
-/// True if an end in milliseconds is later than the reply to `TIME`.
+/// Returns true if an end in milliseconds is later than the reply to `TIME`.
 fn is_ahead(end: &Value, time: &Value) -> bool {
     let time: Option<(u64, u64)> = from_redis_value_ref(time).ok();
     let end = match end {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_is_proven_by_an_end_that_is_ahead_of_the_servers_clock() {
+    fn an_end_ahead_of_the_servers_clock_proves_a_hold() {
         let token = Token::random();
         let time = Value::Array(vec![digits(7), digits(1_999)]);
         for (end, is_ahead) in [(7_002, true), (7_001, false), (6_999, false)] {
@@ -216,7 +216,7 @@ mod tests {
 
     /// Each lock has its own number of reads.
     #[test]
-    fn a_proof_of_several_names_the_first_that_is_not_ours() {
+    fn a_proof_of_several_locks_names_the_first_that_is_not_ours() {
         let token = Token::random();
         let owner = Owner::current_thread();
         let holds = [

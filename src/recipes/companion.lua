@@ -1,5 +1,5 @@
--- Prepended to scripts that use a companion, the key beside a lock. It is a HASH of fence (the last
--- fencing token), and of token, owner and since, for people to read.
+-- Prepended to scripts that use the companion, the second key of a lock: a HASH of fence (the last
+-- fencing token), and of token, owner and since, for humans to read.
 --
 -- KEYS[2]  the companion
 

@@ -1,4 +1,4 @@
-//! A hold on a lock of any kind, and the replies to its acquire attempts.
+//! A hold on a lock of any kind, and the replies to the attempts to acquire it.
 
 use std::time::Duration;
 
@@ -27,25 +27,24 @@ pub(crate) enum LockKind {
 
 /// One hold on one lock of any kind, for a [`Watchdog`](crate::Watchdog) to renew.
 ///
-/// It does not matter which function acquired the lock. A hold of the
-/// [article's](super::read_write) editions cannot be renewed safely, so there is no constructor for
-/// one.
+/// Any function may have acquired the lock. A hold of the [article's](super::read_write) editions
+/// cannot be renewed safely, so it has no constructor.
 #[derive(Clone, Debug)]
 pub struct Hold {
     pub(super) kind: LockKind,
     pub(super) lock: LockName,
     pub(super) token: Token,
-    /// The owner that may re-enter a reentrant lock; for other kinds a text for people.
+    /// The owner that may re-enter a reentrant lock; for other kinds a text for humans.
     pub(super) owner: Owner,
     /// True if an acquire issues a fencing token.
     pub(super) is_fenced: bool,
-    /// The most further fencing tokens to reserve for hand-overs.
+    /// The maximum number of further fencing tokens to reserve for hand-overs.
     pub(super) reserved: u64,
     /// The end in milliseconds since 1970, if the lease of a mutex ends at a fixed time.
     pub(super) ends_at: Option<u64>,
     /// The replicas that must have the lock before it counts, if any.
     pub(super) replicas: Option<Replicas>,
-    /// The period in milliseconds, for work that runs once in a period.
+    /// The period in milliseconds, for work that runs once per period.
     pub(super) period_millis: Option<u64>,
     /// The number of permits, for an acquire of a semaphore.
     pub(super) permits: u32,
@@ -65,9 +64,9 @@ pub(crate) enum Attempt {
         /// For the last permit of a semaphore, the time until another ends.
         next_in: Option<Duration>,
     },
-    /// Another holder has the lock, for at most this long if its lease ends.
+    /// Another holder has the lock. If its lease ends, it ends within this time.
     Busy(Option<Duration>),
-    /// The work has been run within the period.
+    /// The work was already run within the period.
     AlreadyRun(LastRun),
 }
 
@@ -80,14 +79,14 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// The fencing token, to pass to the resource that the lock protects. For a reentrant lock it
-    /// stays the same from the first acquisition of a hold to its last release.
+    /// Returns the fencing token, to pass to the resource that the lock protects. For a reentrant
+    /// lock it stays the same from the first acquisition of a hold to its last release.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.fencing_token
     }
 
-    /// The number of times that the owner holds the lock now; always 1 if the lock is not
+    /// Returns the number of times that the owner holds the lock now; always 1 if the lock is not
     /// reentrant.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -97,17 +96,17 @@ impl Grant {
 
 /// A hold is identified by the token that acquires it.
 impl Hold {
-    /// A hold on a [`mutex`](super::mutex) or on the book's [`simple`](super::simple) lock: both
-    /// have the same key and value.
+    /// Creates a hold on a [`mutex`](super::mutex) or on the book's [`simple`](super::simple) lock,
+    /// which have the same key and value.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid): the name is not valid for a lock.
+    /// [`Error::Invalid`](crate::Error::Invalid): the name is invalid.
     pub fn mutex(name: &str, token: &Token) -> Result<Self> {
         Self::named(LockKind::Mutex, name, token, Owner::described())
     }
 
-    /// One acquisition of a [`reentrant`](super::reentrant) lock by this owner. Each acquisition is
-    /// renewed on its own.
+    /// Creates a hold for one acquisition of a [`reentrant`](super::reentrant) lock by this owner.
+    /// Each acquisition is renewed separately.
     ///
     /// # Errors
     /// As [`mutex`](Self::mutex).
@@ -115,7 +114,7 @@ impl Hold {
         Self::named(LockKind::Reentrant, name, token, owner.clone())
     }
 
-    /// A reader's hold on a [`read_write`](super::read_write) lock.
+    /// Creates a reader's hold on a [`read_write`](super::read_write) lock.
     ///
     /// # Errors
     /// As [`mutex`](Self::mutex).
@@ -123,7 +122,7 @@ impl Hold {
         Self::named(LockKind::Read, name, token, Owner::described())
     }
 
-    /// A writer's hold on a [`read_write`](super::read_write) lock.
+    /// Creates a writer's hold on a [`read_write`](super::read_write) lock.
     ///
     /// # Errors
     /// As [`mutex`](Self::mutex).
@@ -131,7 +130,7 @@ impl Hold {
         Self::named(LockKind::Write, name, token, Owner::described())
     }
 
-    /// A permit of a [`semaphore`](super::semaphore).
+    /// Creates a hold on a permit of a [`semaphore`](super::semaphore).
     ///
     /// # Errors
     /// As [`mutex`](Self::mutex).
@@ -171,12 +170,12 @@ impl Hold {
         Self { replicas, ..self }
     }
 
-    /// The replicas that must have the lock before it counts, if any.
+    /// Returns the replicas that must have the lock before it counts, if any.
     pub(crate) fn replicas(&self) -> Option<Replicas> {
         self.replicas
     }
 
-    /// Acquires without a fencing token. Only a mutex has the choice.
+    /// Acquires without a fencing token. Affects only a mutex.
     pub(crate) fn unfenced(self) -> Self {
         let is_fenced = self.is_fenced && self.kind != LockKind::Mutex;
         Self { is_fenced, ..self }
@@ -187,7 +186,7 @@ impl Hold {
         Self { reserved, ..self }
     }
 
-    /// The number of permits, for a semaphore.
+    /// Returns the number of permits, for a semaphore.
     pub(crate) fn permits(&self) -> u32 {
         self.permits
     }
@@ -216,8 +215,8 @@ impl Hold {
         &self.token
     }
 
-    /// Acquires the lock for a plain function: repeats the call until it is granted or the deadline
-    /// has passed, at least once. The fencing token of a hold that gets none is 0.
+    /// Acquires the lock for a plain function: repeats the call until the lock is granted or the
+    /// deadline has passed, at least once. The fencing token of a hold that gets none is 0.
     pub(super) fn acquire(
         &self,
         conn: &mut Connection,
@@ -288,7 +287,7 @@ fn permit(answer: &Value) -> RedisResult<Attempt> {
     }
 }
 
-/// `None`: there is no end.
+/// Converts a `PTTL`. `None`: the key has no end.
 fn millis(left: i64) -> Option<Duration> {
     u64::try_from(left).ok().map(Duration::from_millis)
 }
@@ -298,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_reply_of_another_shape_is_a_permit() {
+    fn a_reply_of_another_shape_is_not_a_permit() {
         let hold = Hold::semaphore("a", &Token::random()).unwrap();
         let array =
             |numbers: &[i64]| Value::Array(numbers.iter().copied().map(Value::Int).collect());

@@ -1,13 +1,13 @@
-//! Each kind of lock as plain functions on one connection, and its scripts.
+//! Plain functions on one connection for each kind of lock, and their scripts.
 
 // Each kind is a folder: the Lua files are its scripts, and `mod.rs` has the plain functions and
-// builds the call of each script. `hold` is common to all kinds, and `calls` picks the call by the
-// kind. `wait` is the loop of all functions that wait.
+// builds the call of each script. All kinds share `hold`, and `calls` picks the call by the kind.
+// `wait` is the loop of all functions that wait.
 //
-// To add a kind, add a folder here, a `LockKind` with a constructor of `Hold`,
-// and an arm to each `match` in `calls`; the modules above use a `Hold`. Where kinds wait or are
-// released in different ways, `locks` checks the kind: in `acquire`, `attempts`, `lock` and `run`.
-// The stand-in for tests implements each script in `testing/store/scripts.rs`.
+// To add a kind, add a folder here, a `LockKind` with a constructor of `Hold`, and an arm to each
+// `match` in `calls`; the modules above use a `Hold`. If kinds wait or are released in different
+// ways, `locks` checks the kind, in `acquire`, `attempts`, `lock` and `run`. The stand-in for tests
+// implements each script in `testing/store/scripts.rs`.
 
 mod article;
 pub mod book_semaphore;

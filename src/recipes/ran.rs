@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 ///
 /// Returned by [`Lock::run`](crate::Lock::run) and [`with_lock`](crate::with_lock).
 #[derive(Debug)]
-#[must_use = "it says whether the lock was held until the work was done"]
+#[must_use = "it tells whether the lock was held until the work was done"]
 #[non_exhaustive]
 pub struct Ran<T> {
     /// The value that the work returned.
@@ -15,17 +15,17 @@ pub struct Ran<T> {
     ///
     /// - [`Error::Lost`]: the lease ended first, so another holder may have had the lock at the
     ///   same time.
-    /// - [`Error::WrongKind`]: the lock's key or its companion holds something else: another holder
-    ///   may have had the lock here too.
-    /// - Any other error: the lock was held as far as is known, but may not be free yet. The
-    ///   watchdog's thread retries, as after [`Lease::release`](crate::Lease::release), or the
-    ///   lease ends by itself.
+    /// - [`Error::WrongKind`]: the lock's key or its companion holds something else, so another
+    ///   holder may have had the lock in this case too.
+    /// - Any other error: as far as is known, the lock was held to the end, but it may not be free
+    ///   yet. The watchdog's thread retries, as after [`Lease::release`](crate::Lease::release), or
+    ///   the lease expires.
     pub released: Result<()>,
 }
 
 impl<T> Ran<T> {
-    /// The value, unless another holder may have had the lock before the work ended. A release that
-    /// failed for another reason is ignored.
+    /// Returns the value, unless another holder may have had the lock before the work ended. A
+    /// release that failed for another reason is ignored.
     ///
     /// # Errors
     /// [`Error::Lost`] and [`Error::WrongKind`], from [`released`](Self::released). The value is

@@ -1,9 +1,9 @@
-//! Transactions that watch, read, decide and write, and start again if a watched key changed.
+//! Transactions that watch, read, decide and write, and restart if a watched key has changed.
 //!
-//! The first round trip has, in this order: the `SET` that takes the lock (if it is still to be
-//! taken), `WATCH` of the lock and the keys, the reads that prove the hold, and the closure's first
-//! read. `MULTI`, the writes and `EXEC` are the second. The closure reads on a
-//! [`WatchedConnection`]. Each new start, an error and a panic drop it, which ends the watch.
+//! The first round trip sends, in this order: the `SET` that acquires the lock (if it is not yet
+//! held), `WATCH` of the lock and the keys, the reads that prove the hold, and the closure's first
+//! read. The second sends `MULTI`, the writes and `EXEC`. The closure reads on a
+//! [`WatchedConnection`]. Each restart, an error and a panic drop it, which ends the watch.
 
 mod watched;
 
@@ -22,25 +22,25 @@ pub use watched::WatchedConnection;
 use watched::check_commands;
 pub(crate) use watched::{Attempted, LockState, Proof, WantedLock, was_interrupted};
 
-/// The most attempts of a commit while the lock stays ours.
+/// The maximum number of attempts of a commit while the lock stays ours.
 const COMMIT_ATTEMPTS: u32 = 8;
 
-/// A transaction that starts again if a watched key changed.
+/// A transaction that restarts if a watched key has changed.
 pub(crate) struct Transaction<'a> {
     pub(super) operation: Operation<'a>,
-    /// All watched keys, with those of locks first.
+    /// All watched keys, those of locks first.
     keys: Vec<&'a str>,
     proof: Option<&'a Proof<'a>>,
     patience: Duration,
     attempts: u32,
 }
 
-/// The closure's value and the replies to its commands, of a transaction that was executed or had
+/// The closure's value and the replies to its commands, from a transaction that was executed or had
 /// nothing to write.
 pub(crate) type Executed<T> = (T, Vec<Value>);
 
 impl<'a> Transaction<'a> {
-    /// Starts again for this long after the first failed attempt.
+    /// Creates a transaction that is retried for this long after its first failed attempt.
     pub(crate) fn new(operation: Operation<'a>, keys: &[&'a str], patience: Duration) -> Self {
         Self {
             operation,
@@ -66,7 +66,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// # Errors
-    /// [`Error::Contended`](crate::Error::Contended) if all attempts failed.
+    /// [`Error::Contended`](crate::Error::Contended): all attempts failed.
     pub(crate) fn run<T>(
         &self,
         conn: &mut Connection,
@@ -75,8 +75,8 @@ impl<'a> Transaction<'a> {
         self.run_taking(conn, None, attempt)
     }
 
-    /// Takes the wanted lock in the first round trip, or waits for it, and deletes it in the
-    /// transaction. After any other result `state` shows if it must be released.
+    /// Acquires the wanted lock in the first round trip, or waits for it, and deletes it in the
+    /// transaction. After any other result `state` shows whether it must be released.
     pub(super) fn run_taking<T>(
         &self,
         conn: &mut Connection,
@@ -120,7 +120,7 @@ pub(crate) struct HeldCommit<'a> {
     pub(crate) mark: Option<CommitMark>,
 }
 
-/// The key that shows for `millis` when the commit was executed, and by whom.
+/// The key that records, for `millis`, the time and the owner of the commit.
 pub(crate) struct CommitMark {
     pub(crate) key: String,
     pub(crate) millis: u64,
@@ -145,7 +145,12 @@ impl CommitMark {
             let at = at.parse().ok()?;
             LastRun::new(at, Some(by), now)
         });
-        let found = || operation.wrong_kind(format!("no mark of a commit at `{}`", self.key));
+        let found = || {
+            operation.wrong_kind(format!(
+                "something that is not the mark of a commit, at `{}`",
+                self.key
+            ))
+        };
         Ok((Some(run.ok_or_else(found)?), now))
     }
 
@@ -157,8 +162,7 @@ impl CommitMark {
 
 impl<'a> HeldCommit<'a> {
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a command that cannot be part of a
-    /// transaction.
+    /// [`Error::Invalid`](crate::Error::Invalid): a command cannot be part of a transaction.
     pub(crate) fn new(
         operation: Operation<'a>,
         proof: Proof<'a>,
@@ -182,15 +186,16 @@ impl<'a> HeldCommit<'a> {
         self
     }
 
-    /// Executes at most once: the transaction also sets the mark, and does nothing if it is set.
+    /// Executes at most once: the transaction also sets the mark, and does nothing if the mark
+    /// exists.
     pub(crate) fn once(mut self, mark: CommitMark) -> Self {
         self.mark = Some(mark);
         self
     }
 
-    /// Watches the lock and reads the proof of the hold in one round trip, then writes. A
-    /// transaction that fails does not mean that the lock is lost, since a renewal also changes the
-    /// key: so it starts again. `Err` inside: the mark was set before.
+    /// Watches the lock and reads the proof of the hold in one round trip, then writes. An aborted
+    /// transaction does not mean that the lock is lost, since a renewal also changes the key, so it
+    /// is retried. The inner error: the mark already exists.
     pub(crate) fn send(&self, conn: &mut Connection) -> Result<Result<Vec<Value>, LastRun>> {
         let keys: Vec<&str> = self.mark.iter().map(|mark| &*mark.key).collect();
         let transaction = Transaction::new(self.operation, &keys, Duration::MAX)
@@ -216,10 +221,10 @@ impl<'a> HeldCommit<'a> {
         Ok(earlier.map_or(Ok(results), Err))
     }
 
-    /// The replies to the caller's commands.
+    /// Returns the replies to the caller's commands.
     ///
     /// # Errors
-    /// [`Error::Reply`](crate::Error::Reply) if they are of another type.
+    /// [`Error::Reply`](crate::Error::Reply): they have another type.
     pub(crate) fn answer<T: FromRedisValue>(&self, results: Vec<Value>) -> Result<T> {
         typed(&self.writes, results).map_err(|_| self.operation.misfit())
     }

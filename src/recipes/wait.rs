@@ -1,4 +1,4 @@
-//! The book's loop for every recipe: try, pause, and try again until the deadline, always with the
+//! The book's loop, for every recipe: try, pause, and try again until the deadline, always with the
 //! same token.
 
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::{
 
 /// Tries until the lock is granted, at least once. `None`: refused until the deadline.
 ///
-/// An attempt must be safe to repeat with the same token: one that timed out is sent again while
-/// the connection is open, and finds out if the lock is ours. All attempts use one socket and are
-/// executed in order, so a refusal proves that no earlier attempt took the lock.
+/// An attempt must be safe to repeat with the same token: one that timed out is repeated while the
+/// connection is open, and shows whether the lock is ours. All attempts use one socket and are
+/// executed in order, so a refusal proves that no earlier attempt acquired the lock.
 pub(crate) fn until_granted<G>(
     operation: Operation<'_>,
     token: &Token,
@@ -65,13 +65,13 @@ mod tests {
     }
 
     #[test]
-    fn an_error_after_an_attempt_without_an_answer_says_nothing_of_that_one() {
+    fn an_error_does_not_settle_an_earlier_attempt_without_a_reply() {
         let unknown = waited(vec![silence(), refusal()]);
         assert!(matches!(unknown, Err(Error::Unknown { .. })), "{unknown:?}");
     }
 
     #[test]
-    fn a_refusal_says_that_the_attempts_before_it_came_to_nothing() {
+    fn a_refusal_proves_that_earlier_attempts_failed() {
         let refused = waited(vec![silence(), Ok(None), refusal()]);
         assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
         let granted = waited(vec![silence(), Ok(None), Ok(Some(()))]);

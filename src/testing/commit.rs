@@ -1,6 +1,6 @@
 //! A recorded commit, for a test to inspect.
 
-/// A commit that the stand-in has executed: a job's writes in one transaction under a lock.
+/// A commit that the stand-in executed: a job's writes in one transaction under a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
     lock: String,
@@ -15,14 +15,14 @@ impl Commit {
         }
     }
 
-    /// The name of the lock, or the names of those of a set: `a, b`.
+    /// Returns the name of the lock or, for a set, all names: `a, b`.
     #[must_use]
     pub fn lock(&self) -> &str {
         &self.lock
     }
 
-    /// The commands with their arguments, as sent: `["SET", "report:text", "all is well"]`. Bytes
-    /// that are not UTF-8 are replaced by U+FFFD.
+    /// Returns the commands with their arguments, as sent: `["SET", "report:text", "all is well"]`.
+    /// Bytes that are not UTF-8 are replaced by U+FFFD.
     #[must_use]
     pub fn commands(&self) -> &[Vec<String>] {
         &self.commands

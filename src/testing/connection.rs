@@ -24,8 +24,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl StandIn {
-    /// The pool that leads here. The first call starts a thread that listens until the stand-in is
-    /// dropped.
+    /// Returns the pool of connections to this stand-in. The first call starts a thread that
+    /// listens until the stand-in is dropped.
     pub(super) fn served_pool(&self) -> Result<Pool> {
         let mut served = self.state.served.lock();
         if let Some((pool, _)) = &*served {
@@ -66,7 +66,7 @@ fn accept(listener: &TcpListener, state: &Weak<StandInState>) {
         }
         let state = state.clone();
         if let Ok(stream) = stream {
-            // Otherwise it is closed.
+            // If no thread can be started, the connection is closed.
             let _ = start_thread(move || _ = serve(&stream, &state));
         }
     }
@@ -98,7 +98,7 @@ struct Session {
 }
 
 impl Session {
-    /// `None`: there is no reply, and the connection is closed.
+    /// Returns the reply. `None`: no reply, and the connection is closed.
     fn reply(&mut self, stand_in: &StandIn, words: Words) -> Option<Value> {
         if !stand_in.is_there() {
             return None;
@@ -106,7 +106,7 @@ impl Session {
         let name = String::from_utf8_lossy(words.first()?).to_uppercase();
         match &*name {
             "WATCH" => return self.watch(stand_in, &words),
-            // Asked of each new connection.
+            // Sent on each new connection.
             "INFO" => return Some(Value::BulkString(b"redis_version:7.4.0\r\n".to_vec())),
             "UNWATCH" => self.watched.clear(),
             "MULTI" => self.queued = Some(Vec::new()),
@@ -176,7 +176,7 @@ impl StandIn {
     }
 }
 
-/// Packs a reply for RESP2. A value that a test cannot have got from a server is an error.
+/// Packs a reply for RESP2. A value that no server sends becomes an error.
 fn pack(value: &Value, packed: &mut Vec<u8>) {
     let line = match value {
         Value::Nil => "$-1".to_owned(),
@@ -198,7 +198,7 @@ fn pack(value: &Value, packed: &mut Vec<u8>) {
             }
             return;
         }
-        _ => "-ERR the stand-in sends no value of this kind".to_owned(),
+        _ => "-ERR the stand-in cannot send a value of this kind".to_owned(),
     };
     packed.extend_from_slice(line.as_bytes());
     packed.extend_from_slice(b"\r\n");

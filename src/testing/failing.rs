@@ -1,4 +1,4 @@
-//! Requests that fail because a test says so.
+//! Requests that a test makes fail.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -10,12 +10,13 @@ use parking_lot::Mutex;
 pub enum Action {
     /// An attempt to acquire a lock. One acquire may make several.
     Acquire,
-    /// A renewal, in the background too, or the check of [`Lease::verify`](crate::Lease::verify).
+    /// A renewal, including those in the background, or the check of
+    /// [`Lease::verify`](crate::Lease::verify).
     Renew,
-    /// A release, in the background too, or the mark of a [run](crate::Lock::run_once).
+    /// A release, including those in the background, or the mark of a [run](crate::Lock::run_once).
     Release,
-    /// [`Lock::inspect`](crate::Lock::inspect), [`Lock::last_run`](crate::Lock::last_run) or the
-    /// like.
+    /// [`Lock::inspect`](crate::Lock::inspect), [`Lock::last_run`](crate::Lock::last_run) or
+    /// similar.
     Inspect,
     /// The first read of a transaction or a commit, which checks the lock. If its connection
     /// breaks, it is sent once more.
@@ -40,7 +41,7 @@ impl Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The server refuses it with this error, as `OOM no memory`. It is not executed.
+    /// The server refuses it with this error, such as `OOM no memory`. It is not executed.
     Refused(&'static str),
     /// It does not reach the server. The caller gets no reply.
     LostRequest,
@@ -50,7 +51,7 @@ pub enum Failure {
 
 type Decide = Arc<dyn Fn(Action, &str) -> Option<Failure> + Send + Sync>;
 
-/// The requests that are to fail.
+/// The requests that will fail.
 #[derive(Default)]
 pub(super) struct Failing {
     next: Mutex<VecDeque<(Action, Failure)>>,
@@ -72,7 +73,7 @@ impl Failing {
             return next.remove(place).map(|(_, failure)| failure);
         }
         drop(next);
-        // It is called without a lock: it may use the stand-in.
+        // Called with no mutex locked, since it may use the stand-in.
         let decide = self.decide.lock().clone();
         decide?(action, lock)
     }

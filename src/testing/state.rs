@@ -24,11 +24,11 @@ use crate::{
     wire::Call,
 };
 
-/// Longer than anything here takes, except perhaps a test's own callback.
+/// Longer than anything here takes, except possibly a test's own callback.
 pub(super) const LONGEST: Duration = Duration::from_secs(1);
 
-/// A stand-in for a server: it keeps locks in this process's memory, and a test moves its clock.
-/// Clones share one state.
+/// A stand-in for a server, which keeps locks in this process's memory and whose clock a test
+/// moves. Clones share one state.
 #[derive(Clone, Default)]
 pub struct StandIn {
     pub(super) state: Arc<StandInState>,
@@ -42,7 +42,7 @@ pub(super) struct StandInState {
     began: (Instant, SystemTime),
     pub(super) is_there: AtomicBool,
     pub(super) failing: Failing,
-    /// The pool that leads here, and the port that listens, once there are any.
+    /// The pool of connections to this stand-in, and the port that listens, once it is used.
     pub(super) served: Mutex<Option<(Pool, SocketAddr)>>,
     /// One for each simulated process.
     observers: Mutex<Vec<Weak<dyn Observer>>>,
@@ -65,7 +65,7 @@ impl Default for StandInState {
 
 impl Drop for StandInState {
     fn drop(&mut self) {
-        // Wakes the thread that listens, which ends.
+        // Wakes the listening thread, which ends.
         if let Some((_, address)) = self.served.get_mut() {
             let _ = TcpStream::connect_timeout(address, LONGEST);
         }
@@ -73,7 +73,7 @@ impl Drop for StandInState {
 }
 
 impl StandIn {
-    /// The way in which a request fails, if a test says that it does.
+    /// Returns how a request fails, if a test makes it fail.
     pub(super) fn failure(&self, action: Action, lock: &str) -> Option<Failure> {
         self.state.failing.failure(action, lock)
     }
@@ -114,7 +114,7 @@ impl StandIn {
         was_any
     }
 
-    /// Runs a call, unless it has to fail; `None` if the server is unreachable.
+    /// Runs a call, unless a test makes it fail. `None`: the server is unreachable.
     pub(super) fn run(&self, call: &Call) -> Option<Execution> {
         if !self.is_there() {
             return None;
@@ -153,14 +153,14 @@ impl StandIn {
         Ok((reply, changed))
     }
 
-    /// Notifies of the locks of these keys.
+    /// Notifies the observers of changes to the locks of these keys.
     pub(super) fn notify_changed(&self, changed: impl IntoIterator<Item = String>) {
         for key in changed {
             self.for_each_observer(|observer| observer.changed(&key));
         }
     }
 
-    /// Waits until all observers have done their due work.
+    /// Waits until all observers have done the work that is due.
     pub(super) fn settle(&self) {
         self.for_each_observer(|observer| observer.disturbed(Disturbance::Settle(LONGEST)));
     }

@@ -1,4 +1,4 @@
-//! The stand-in's memory: the keys of locks, the keys beside them, and the data of jobs.
+//! The stand-in's memory: the keys of locks, their companions and marks, and the data of jobs.
 
 mod commits;
 mod data;
@@ -13,7 +13,7 @@ pub(super) use commits::{Commits, Watching, name_of};
 pub(super) use data::{Answer, Data, Words, server_error, texts};
 
 /// Nanoseconds since 1970. A lock expires to the nanosecond, not to the millisecond as on a server,
-/// so that it is free as soon as a test has moved the clock by its lease.
+/// so it is free as soon as a test has moved the clock by its lease.
 type Nanos = u64;
 
 const MILLI: Nanos = 1_000_000;
@@ -27,7 +27,7 @@ pub(super) struct Store {
     pub(super) commits: Commits,
     /// Keys that calls have used: a test may name a lock by its key.
     used: HashSet<String>,
-    /// The previous state of each key of the last writes.
+    /// The previous state of each key that the last writes changed.
     undo: VecDeque<Before>,
     /// The number of changes of each key.
     changes: HashMap<String, u64>,
@@ -42,7 +42,7 @@ struct Before {
     entry: Entry,
 }
 
-/// A key: of a lock, with the keys beside it, or of data.
+/// A key of data, or that of a lock with its companion and marks.
 #[derive(Clone, Default, PartialEq)]
 struct Entry {
     lock: Option<Stored>,
@@ -74,7 +74,7 @@ type Permits = BTreeMap<String, Permit>;
 #[derive(Clone, PartialEq)]
 struct Permit {
     end: Nanos,
-    /// Since when it is held, the number of permits that its holder counts, and the owner.
+    /// The start of the hold, the number of permits that its holder passed, and the owner.
     described: String,
 }
 
@@ -180,8 +180,8 @@ impl Store {
         }
     }
 
-    /// The key of the lock of this name, or the name itself if it is a key in use. Both if neither
-    /// is in use.
+    /// Returns the key of the lock of this name, or the name itself if it is a key in use. Both if
+    /// neither is in use.
     pub(super) fn keys_of(&self, name: &str) -> Vec<String> {
         let keys = [format!("lock:{name}"), name.to_owned()];
         let used = keys.iter().find(|key| self.used.contains(*key));
@@ -194,7 +194,7 @@ impl Store {
         self.change(key, now, was_held).0
     }
 
-    /// Gives the lock to somebody else for `lease` milliseconds. It keeps its kind.
+    /// Gives the lock to someone else for `lease` milliseconds. It keeps its kind.
     pub(super) fn steal(&mut self, key: &str, token: &str, lease: u64, now: Now) {
         self.change(key, now, |entry| entry.steal(token, now.after(lease), now));
     }
@@ -221,14 +221,14 @@ impl Entry {
         self.lock.as_mut().map(|lock| &mut lock.value)
     }
 
-    /// Sets the lock, or extends it. Its end does not become earlier.
+    /// Sets the lock, or extends it. Its end never moves back.
     fn hold(&mut self, end: Nanos, value: LockValue) {
         let lock = self.lock.get_or_insert(Stored { value, end });
         lock.end = lock.end.max(end);
     }
 
-    /// Makes a new fencing token and reserves the unused numbers below it, at most `most_reserved`:
-    /// one for each microsecond since the last token.
+    /// Issues a new fencing token and reserves the unused numbers below it, at most
+    /// `most_reserved`: one for each microsecond since the last token.
     fn grant(&mut self, token: &str, who: &str, most_reserved: u64, now: Now) {
         let last = self.companion.fence;
         let fence = now.micros().max(last + 1);
@@ -254,7 +254,7 @@ impl Entry {
             Some(LockValue::ReadWrite(_)) => {
                 LockValue::ReadWrite(BTreeMap::from([(format!("w:{token}"), end)]))
             }
-            // All permits at once: the one that it has is all that there is.
+            // All permits at once: the thief's semaphore has only one.
             Some(LockValue::Semaphore(_)) => {
                 let described = format!("{} 1 {thief}", now.millis());
                 let stolen = (token.to_owned(), Permit { end, described });

@@ -1,8 +1,8 @@
-//! Queues of the threads of this process that wait for locks: which thread is next, and when it
-//! asks the server. Independent of leases and servers.
+//! Queues of the threads of this process that wait for locks: they decide which thread is next, and
+//! when it asks the server. Independent of leases and servers.
 //!
-//! - [`queue`] and [`turns`] are plain values, which decide everything; a model checker drives the
-//!   queue in tests.
+//! - [`queue`] and [`turns`] are plain values that make all decisions; in tests a model checker
+//!   drives the queue.
 //! - [`queues`] keeps a queue for each lock under one mutex, `by_key`, and wakes threads. A waiting
 //!   thread holds a [`Place`] there: it sleeps until it is time to ask, and leaves the queue at the
 //!   end.
@@ -12,13 +12,13 @@
 //! - **This process releases the lock, or hands it over**: `locks/release.rs`, and `force_release`
 //!   in `locks/lock.rs`, call `released` or `hand_over`.
 //! - **The server reports a change of the key**: the listener calls `changed`.
-//! - **A connection is lost or reopened, so a message may be missing**: the listener calls
+//! - **A connection is lost or reopened, so a notification may be missing**: the listener calls
 //!   `all_may_have_changed`; for the waiters' connection `server/tracked.rs` does.
 //! - **The previous head leaves**: its [`Place`] wakes the next.
 //! - **A wait is cancelled**: the `Cancel` calls `wake_all`, which wakes all waiters.
 //!
-//! The loss of a lease wakes nobody: the head asks when the server reports a change of the key, at
-//! the end of the lease, and at the latest one second after its last attempt.
+//! The loss of a lease wakes no thread: the head asks when the server reports a change of the key,
+//! at the end of the lease, and at the latest one second after its last attempt.
 //!
 //! No other mutex is locked while `by_key` is.
 

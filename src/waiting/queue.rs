@@ -1,12 +1,12 @@
 //! The threads of this process that wait for one lock, first in, first out, as a plain value: no
 //! lock, no clock, no I/O.
 //!
-//! Only the first of them, the head, asks the server. Events go in with their moment; the thread to
-//! wake comes out.
+//! Only the first of them, the head, asks the server. Each method takes the time of an event and
+//! returns the thread to wake.
 //!
 //! A wake-up is never lost. It belongs to the queue, not to the thread that it woke: if the head
-//! leaves before it has acted on a wake-up, the next head gets it. To act on it means that the
-//! server has answered an attempt that was sent afterwards.
+//! leaves before it has acted on a wake-up, the next head gets it. A head has acted on a wake-up
+//! when the server has replied to an attempt that was sent afterwards.
 
 use std::{
     collections::VecDeque,
@@ -18,20 +18,20 @@ use super::turns::{PastHold, Turns};
 /// The head's delay after a notification that comes while a thread of this process is being granted
 /// the lock, or holds it exclusively.
 ///
-/// Nearly always the notification is about the release that made the grant possible, so asking at
-/// once would be refused. After a shorter hold there is no such attempt: its release wakes the head
+/// The notification is nearly always about the release that made the grant possible, so an attempt
+/// at once would be refused. After a shorter hold no attempt is made: its release wakes the head
 /// first.
 const RECHECK_AFTER_GRANT: Duration = Duration::from_millis(50);
 
-/// A head asks again after this at the latest, since notifications can be missing: the server stops
-/// tracking keys when its table is full, and sends none for a `SWAPDB`.
+/// A head asks again after this time at the latest, since notifications can be missing: the server
+/// stops tracking keys when its table is full, and sends none for a `SWAPDB`.
 pub(crate) const ASKS_AGAIN: Duration = Duration::from_secs(1);
 
 /// Identifies a waiter. Never reused, and greater for a later waiter.
 pub(crate) type Ticket = u64;
 
-/// The waiters for one lock. `W` is a handle to wake a waiter, `L` a lock that is handed over, `F`
-/// a failure.
+/// The waiters for one lock. `W` is a handle that wakes a waiter, `L` a lock that is handed over,
+/// `F` a failure.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Queue<W, L, F = ()> {
     /// In the order of their tickets.
@@ -39,16 +39,16 @@ pub(crate) struct Queue<W, L, F = ()> {
     /// The locks that were handed to former heads that have not left yet.
     handed: Vec<(Ticket, L)>,
     turns: Turns,
-    /// The reason why the last attempt of a head failed, if it did.
+    /// Why the last attempt of a head failed, if it did.
     failure: Option<F>,
-    /// All waiters up to this ticket know that somebody has the lock.
+    /// All waiters up to this ticket know that someone has the lock.
     told_busy_up_to: Option<Ticket>,
 }
 
-/// The reason why a waiter does not have the lock, by the last attempt of any head of its queue.
+/// Why a waiter does not have the lock, by the last attempt of any head of its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LastAnswer<F> {
-    /// Somebody else has it.
+    /// Someone else has it.
     Busy,
     /// The attempt failed.
     Failed(F),
@@ -62,20 +62,20 @@ struct Waiter<W> {
     who: W,
     /// The moment at which it asks the server. Only the head has one.
     asks_at: Option<Instant>,
-    /// It was woken, and the server has not answered since.
+    /// It was woken, and the server has not replied since.
     is_asking: bool,
 }
 
-/// The result with which a waiter leaves.
+/// What a waiter leaves with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaving {
     /// The lock, exclusively.
     Exclusive,
     /// The lock, which others may share.
     Shared,
-    /// The last of so many permits of a semaphore: the next has to wait for a release.
+    /// The last of this many permits of a semaphore: the next waiter must wait for a release.
     WithLastPermit { of: u32 },
-    /// No grant from the server: it has waited for too long, met an error, or was handed the lock.
+    /// No grant from the server: its wait has ended, it met an error, or it was handed the lock.
     WithoutLock,
 }
 
@@ -86,7 +86,7 @@ pub(crate) enum Step {
     Ask,
     /// It leaves with the lock that it was handed.
     TakeHanded,
-    /// It sleeps until that moment, or until it is woken.
+    /// It sleeps until this moment, or until it is woken.
     Sleep(Option<Instant>),
 }
 
@@ -103,8 +103,8 @@ impl<W, L, F> Default for Queue<W, L, F> {
 }
 
 impl<W, L, F> Queue<W, L, F> {
-    /// A new thread may ask without joining the queue: the queue is empty, and it is not the turn
-    /// of other processes.
+    /// Returns true if a new thread may ask without joining the queue: the queue is empty, and it
+    /// is not the turn of other processes.
     pub(crate) fn asks_at_once(&self, now: Instant) -> bool {
         self.waiting.is_empty() && (self.turns.asks_at(now) == now || !self.turns.sees_others(now))
     }
@@ -124,14 +124,14 @@ impl<W, L, F> Queue<W, L, F> {
             asks_at: is_head.then_some(asks_at),
             is_asking: false,
         });
-        // A thread that joins while a head asks must not get an answer from before.
+        // A thread that joins while a head asks must not get an earlier result.
         let head_is_not_asking = (self.waiting.front()).is_some_and(|head| !head.is_asking);
         if !is_head && head_is_not_asking && self.told_busy_up_to.is_some() {
             self.told_busy_up_to = Some(ticket);
         }
     }
 
-    /// The reason why this waiter does not have the lock.
+    /// Returns why this waiter does not have the lock.
     pub(crate) fn last_answer(&self, ticket: Ticket) -> LastAnswer<F>
     where
         F: Clone,
@@ -143,15 +143,15 @@ impl<W, L, F> Queue<W, L, F> {
         }
     }
 
-    /// Somebody has the lock, and all waiters know it from now on.
+    /// Records that someone has the lock: all current waiters know it from now on.
     fn note_busy(&mut self) {
         self.failure = None;
         let last = self.waiting.back().map(|waiter| waiter.ticket);
         self.told_busy_up_to = self.told_busy_up_to.max(last);
     }
 
-    /// The next step of this waiter. If it asks, the wake-up counts as acted on once the server has
-    /// [granted](Self::leave) or [refused](Self::refused).
+    /// Returns the next step of this waiter. If it asks, the wake-up counts as acted on once the
+    /// server has [granted](Self::leave) or [refused](Self::refused).
     pub(crate) fn step(&mut self, ticket: Ticket, now: Instant) -> Step {
         let Some(waiter) = self.waiter(ticket) else {
             return Step::TakeHanded;
@@ -164,8 +164,8 @@ impl<W, L, F> Queue<W, L, F> {
         Step::Ask
     }
 
-    /// The server has refused this waiter, which asks again at that moment or when it is woken
-    /// before.
+    /// Records that the server has refused this waiter, which asks again at that moment, or earlier
+    /// if it is woken.
     pub(crate) fn refused(&mut self, ticket: Ticket, now: Instant, ask_again: Option<Instant>) {
         self.turns.refused(now);
         self.note_busy();
@@ -175,9 +175,9 @@ impl<W, L, F> Queue<W, L, F> {
         }
     }
 
-    /// The server has not answered this waiter, which asks again at that moment. Earlier wake-ups
-    /// are discarded: a lost connection wakes all heads, including the one that noticed the loss
-    /// and has to pause. A later wake-up still counts.
+    /// Records that the server has not replied to this waiter, which asks again at that moment.
+    /// Discards earlier wake-ups: a lost connection wakes all heads, including the one that noticed
+    /// the loss and must pause. A later wake-up still counts.
     pub(crate) fn unanswered(&mut self, ticket: Ticket, ask_again: Instant, failure: Option<F>) {
         self.failure = failure;
         if let Some(waiter) = self.waiter(ticket) {
@@ -185,9 +185,9 @@ impl<W, L, F> Queue<W, L, F> {
         }
     }
 
-    /// A waiter leaves with a grant, with the lock that it was handed, or without a lock. A granted
-    /// lock ends at `end`. Returns the lock that was handed to it, and the new head, if that has to
-    /// be woken.
+    /// Removes a waiter that leaves with a grant, with the lock that it was handed, or without a
+    /// lock. A granted lock ends at `end`. Returns the lock that was handed to it, and the new
+    /// head, if that must be woken.
     pub(crate) fn leave(
         &mut self,
         ticket: Ticket,
@@ -229,8 +229,8 @@ impl<W, L, F> Queue<W, L, F> {
         (None, self.wake_head(ask_at))
     }
 
-    /// A thread of this process hands the lock, which ends at `end`, to the head, without asking
-    /// the server. Returns the threads to wake: the new holder and the new head.
+    /// Hands the lock, which ends at `end`, from a thread of this process to the head, without
+    /// asking the server. Returns the threads to wake: the new holder and the new head.
     pub(crate) fn hand_over(
         &mut self,
         lease: L,
@@ -248,13 +248,13 @@ impl<W, L, F> Queue<W, L, F> {
         Some((next.who, self.wake_head(ask_at)))
     }
 
-    /// A thread of this process has released the lock. Returns the thread to wake.
+    /// Records that a thread of this process has released the lock. Returns the thread to wake.
     pub(crate) fn released(&mut self, now: Instant, hold: &PastHold) -> Option<&W> {
         let ask_at = self.turns.released(now, hold);
         self.wake_head(Some(ask_at.unwrap_or(now + RECHECK_AFTER_GRANT)))
     }
 
-    /// The server reports a change of the lock. Returns the thread to wake.
+    /// Records that the server reports a change of the lock. Returns the thread to wake.
     pub(crate) fn changed(&mut self, now: Instant, spread: Duration) -> Option<&W> {
         let ask_at = if self.turns.has_all() {
             now + RECHECK_AFTER_GRANT
@@ -264,7 +264,7 @@ impl<W, L, F> Queue<W, L, F> {
         self.wake_head(Some(ask_at))
     }
 
-    /// A notification may have been missed. Returns the thread to wake.
+    /// Records that a notification may have been missed. Returns the thread to wake.
     pub(crate) fn may_have_changed(&mut self, now: Instant) -> Option<&W> {
         self.wake_head(Some(now))
     }
@@ -281,17 +281,18 @@ impl<W, L, F> Queue<W, L, F> {
         self.waiting.len()
     }
 
-    /// The queue is empty, and no other process needs to be remembered.
+    /// Returns true if the queue is empty, and no other process needs to be remembered.
     pub(crate) fn is_forgettable(&self, now: Instant) -> bool {
         self.is_over() && !self.turns.sees_others(now)
     }
 
-    /// Nobody waits, and every handed lock has been collected.
+    /// Returns true if no thread waits, and every handed lock has been collected.
     pub(crate) fn is_over(&self) -> bool {
         self.waiting.is_empty() && self.handed.is_empty()
     }
 
-    /// The head asks at that moment, or earlier if it was to ask earlier.
+    /// Makes the head ask at that moment, or earlier if it was due earlier. Returns the thread to
+    /// wake.
     fn wake_head(&mut self, ask_at: Option<Instant>) -> Option<&W> {
         let head = self.waiting.front_mut()?;
         head.ask_at(ask_at);

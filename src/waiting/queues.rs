@@ -1,9 +1,10 @@
 //! All queues of a `Locks`, by the keys of their locks, and the places of waiting threads in them.
 //!
-//! There is one mutex, `by_key`. Each waiting thread sleeps on its own condition variable with that
-//! mutex. A thread that changes a queue wakes another only after unlocking it, since the woken
-//! thread locks it first of all. While it is locked, no code of a server or a caller runs, and no
-//! lease is made or dropped: dropping a lease releases it, and the release locks `by_key`.
+//! One mutex, `by_key`, guards all of them. Each waiting thread sleeps on its own condition
+//! variable with that mutex. A thread that changes a queue wakes another only after it has unlocked
+//! the mutex, since the woken thread first locks it. While it is locked, no code of a server or a
+//! caller runs, and no lease is created or dropped: dropping a lease releases it, and the release
+//! locks `by_key`.
 
 use std::{
     collections::HashMap,
@@ -22,13 +23,13 @@ use crate::{
     time::{self, Clock, Deadline},
 };
 
-/// Each time this many threads have joined a queue, queues that can be forgotten are removed.
+/// After this many joins, the queues that can be forgotten are removed.
 const SWEEP: Ticket = 64;
-/// The pause between two checks for the reply to the head, of a thread whose time is over.
+/// A thread whose time is over checks for the reply to the head at this interval.
 const LOOKS_FOR_AN_ANSWER: Duration = Duration::from_millis(1);
 
-/// The queues, by the keys of their locks. `T` is the settings by which a thread would hold a lock
-/// that is handed to it, `L` such a lock, and `F` a failure.
+/// The queues, by the keys of their locks. `T` is the settings with which a thread would hold a
+/// lock that is handed to it, `L` such a lock, and `F` a failure.
 #[derive(Debug)]
 pub(crate) struct Queues<T, L, F = ()> {
     by_key: Mutex<ByKey<T, L, F>>,
@@ -37,7 +38,7 @@ pub(crate) struct Queues<T, L, F = ()> {
 
 #[derive(Debug)]
 struct ByKey<T, L, F> {
-    /// A queue exists while a waiter is in it, or another process that wants the lock is
+    /// A queue exists while a thread waits in it, or while another process that wants the lock is
     /// remembered.
     queues: HashMap<String, ThreadQueue<T, L, F>>,
     next_ticket: Ticket,
@@ -54,7 +55,8 @@ pub(crate) struct Sleeper<T> {
 }
 
 impl<T> Sleeper<T> {
-    /// The settings by which it would hold a lock that is handed to it, if it accepts one.
+    /// Returns the settings with which it would hold a lock that is handed to it, if it accepts
+    /// one.
     pub(crate) fn takes(&self) -> Option<&T> {
         self.takes.as_ref()
     }
@@ -68,7 +70,7 @@ pub(crate) struct Place<'a, T, L, F = ()> {
     ticket: Ticket,
     sleeper: Arc<Sleeper<T>>,
     leaving: Leaving,
-    /// The end of the lock that it leaves with.
+    /// The end of the lock with which its thread leaves.
     end: Option<Instant>,
 }
 
@@ -84,7 +86,7 @@ impl<T, L, F> Queues<T, L, F> {
         }
     }
 
-    /// Takes the last place. With `takes`, it accepts a lock that is handed to it.
+    /// Joins the queue at its end. With `takes`, the thread accepts a lock that is handed to it.
     pub(crate) fn join(&self, key: &str, takes: Option<T>) -> Place<'_, T, L, F> {
         let sleeper = Arc::new(Sleeper {
             woken: Condvar::new(),
@@ -110,18 +112,18 @@ impl<T, L, F> Queues<T, L, F> {
         }
     }
 
-    /// The number of waiters for the lock.
+    /// Returns the number of waiters for the lock.
     pub(crate) fn waiting(&self, key: &str) -> usize {
         self.by_key.lock().queues.get(key).map_or(0, Queue::len)
     }
 
-    /// True if nobody waits for any lock.
+    /// Returns true if no thread waits for any lock.
     pub(crate) fn is_empty(&self) -> bool {
         self.by_key.lock().queues.values().all(Queue::is_over)
     }
 
-    /// The pause before a thread with this much time may ask without joining the queue: the queue
-    /// is empty, and it is not the turn of other processes. `None`: it has to join the queue.
+    /// Returns the pause before a thread with this much time may ask without joining the queue: the
+    /// queue is empty, and it is not the turn of other processes. `None`: it must join the queue.
     pub(crate) fn asks_after(&self, key: &str, timeout: Duration) -> Option<Duration> {
         let now = self.clock.now();
         let has_time = timeout >= SHORT_WAIT;
@@ -134,7 +136,7 @@ impl<T, L, F> Queues<T, L, F> {
         }
     }
 
-    /// A thread of this process has released the lock.
+    /// Reports that a thread of this process has released the lock.
     pub(crate) fn released(&self, key: &str, hold: &PastHold) {
         let now = self.clock.now();
         let mut by_key = self.by_key.lock();
@@ -146,13 +148,13 @@ impl<T, L, F> Queues<T, L, F> {
         wake(woken);
     }
 
-    /// The server reports a change of the lock.
+    /// Reports that the server has notified of a change of the lock.
     pub(crate) fn changed(&self, key: &str) {
         self.with_queue(key, |queue| queue.changed(self.clock.now(), spread()));
     }
 
-    /// Notifications may have been missed: the head of every queue asks, even one that is asking
-    /// now.
+    /// Reports that notifications may have been missed: the head of every queue asks, even one that
+    /// is asking now.
     pub(crate) fn all_may_have_changed(&self) {
         let now = self.clock.now();
         let mut by_key = self.by_key.lock();
@@ -164,7 +166,7 @@ impl<T, L, F> Queues<T, L, F> {
         wake(heads);
     }
 
-    /// The head of the lock's queue, if it accepts a lock that is handed to it.
+    /// Returns the head of the lock's queue, if it accepts a lock that is handed to it.
     pub(crate) fn next_taker(&self, key: &str) -> Option<Arc<Sleeper<T>>> {
         let by_key = self.by_key.lock();
         let head = by_key.queues.get(key)?.head()?;
@@ -174,7 +176,7 @@ impl<T, L, F> Queues<T, L, F> {
     /// Hands a lock that ends at `end` to the head of its queue.
     ///
     /// # Errors
-    /// The head is another one by now. The lock is returned.
+    /// The head has changed meanwhile. The lock is returned.
     pub(crate) fn hand_over(
         &self,
         key: &str,
@@ -202,7 +204,7 @@ impl<T, L, F> Queues<T, L, F> {
         Ok(())
     }
 
-    /// All waiters check the clock and their cancel again.
+    /// Wakes all waiters, which check the clock and their `Cancel` again.
     pub(crate) fn wake_all(&self) {
         for queue in self.by_key.lock().queues.values() {
             queue.all().for_each(|sleeper| {
@@ -231,9 +233,9 @@ fn wake<T>(sleepers: impl IntoIterator<Item = Arc<Sleeper<T>>>) {
 }
 
 impl<T, L, F> Place<'_, T, L, F> {
-    /// Waits until it is time to ask the server. False: the deadline came first, the lock was
-    /// [handed over](Self::leave_with_what_was_handed), or the wait was cancelled. The next head
-    /// gets a wake-up that was not acted on.
+    /// Waits until it is time to ask the server. Returns false if the deadline came first, the lock
+    /// was [handed over](Self::leave_with_what_was_handed), or the wait was cancelled. The next
+    /// head gets a wake-up that was not acted on.
     pub(crate) fn wait(&self, cancel: Option<&Cancel>, deadline: Deadline) -> bool {
         let mut by_key = self.queues.by_key.lock();
         loop {
@@ -256,7 +258,7 @@ impl<T, L, F> Place<'_, T, L, F> {
         }
     }
 
-    /// The server refused: ask again at this moment, or when woken before.
+    /// Records that the server refused. Asks again at this moment, or earlier if woken.
     pub(crate) fn refused(&self, ask_again: Option<Instant>) {
         self.queues.with_queue(&self.key, |queue| {
             queue.refused(self.ticket, self.queues.clock.now(), ask_again);
@@ -264,8 +266,8 @@ impl<T, L, F> Place<'_, T, L, F> {
         });
     }
 
-    /// The attempt failed: ask again at this moment. The waiters behind get the failure, if it is
-    /// known.
+    /// Records that the attempt failed. Asks again at this moment. The waiters behind get the
+    /// failure, if it is known.
     pub(crate) fn failed(&self, failure: Option<F>, ask_again: Instant) {
         self.queues.with_queue(&self.key, |queue| {
             queue.unanswered(self.ticket, ask_again, failure);
@@ -273,8 +275,8 @@ impl<T, L, F> Place<'_, T, L, F> {
         });
     }
 
-    /// The reason why it does not have the lock, by the last attempt of any head. If a head is
-    /// asking, waits for the reply until the deadline.
+    /// Returns why this thread does not have the lock, by the last attempt of any head. If a head
+    /// is asking, waits for the reply until the deadline.
     pub(crate) fn last_answer_by(&self, deadline: Deadline) -> LastAnswer<F>
     where
         F: Clone,
@@ -295,7 +297,7 @@ impl<T, L, F> Place<'_, T, L, F> {
         }
     }
 
-    /// Leaves with a grant. The next thread of the queue asks at `end` at the latest.
+    /// Leaves with a grant. The next thread in the queue asks at `end` at the latest.
     pub(crate) fn leave_granted(mut self, leaving: Leaving, end: Instant) {
         self.leaving = leaving;
         self.end = Some(end);
@@ -306,8 +308,8 @@ impl<T, L, F> Place<'_, T, L, F> {
         self.remove()
     }
 
-    /// Leaves the queue, so that no lock can be handed over any more. Returns one that was handed
-    /// over.
+    /// Leaves the queue, so that no lock can be handed over to this thread. Returns one that
+    /// already was.
     fn remove(&self) -> Option<L> {
         let now = self.queues.clock.now();
         let mut by_key = self.queues.by_key.lock();
@@ -325,8 +327,8 @@ impl<T, L, F> Place<'_, T, L, F> {
 
 impl<T, L, F> Drop for Place<'_, T, L, F> {
     fn drop(&mut self) {
-        // There is a lease here if it was handed over during a grant, or before a panic. Dropping
-        // it releases it.
+        // A lease may have been handed over during a grant, or before a panic. Dropping it releases
+        // the lock.
         drop(self.remove());
     }
 }

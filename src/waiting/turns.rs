@@ -3,7 +3,7 @@
 //!
 //! [`Turns`]: after [`IN_A_ROW`] turns in a row, 4, this process stays away from the lock for a
 //! millisecond. If it has seen no other process within the last second, it does so only after
-//! [`IN_A_ROW_ALONE`], 32, in case others wait that it has never met.
+//! [`IN_A_ROW_ALONE`], 32, in case others wait that it has not seen yet.
 //!
 //! ```text
 //!               granted                             granted, released: one turn more
@@ -12,22 +12,22 @@
 //!   +---------+ <------------------ +--------------+
 //!        ^        refused: another   |            ^
 //!        |        process has it     | last turn  | granted, or a millisecond is over:
-//!        |                           v            | the count begins anew
+//!        |                           v            | the count restarts
 //!        |  refused             +------+          |
 //!        +--------------------- | away | ---------+
 //!                               +------+
 //! ```
 //!
-//! With a semaphore, a process takes this many turns for each permit. A refusal is no sign of
+//! With a semaphore, a process takes this many turns for each permit. A refusal does not indicate
 //! another process while a thread of this one has the lock, or a permit.
 //!
-//! [`Streaks`]: a thread that retakes a lock as soon as it has released it, while no other thread
-//! of its process waits, asks before other processes are notified of the release. It is always
-//! granted, so it never learns that they wait. So it pauses now and then, for as long as a
-//! notification takes. If others have the lock by then, it is refused, joins the queue, and takes
-//! turns. If not, the pauses become rare.
+//! [`Streaks`]: if a thread acquires a lock again as soon as it has released it, while no other
+//! thread of its process waits, it asks before other processes are notified of the release. It is
+//! always granted, so it never learns that they wait. So it pauses now and then, for as long as a
+//! notification takes. If another process has the lock by then, the thread is refused, joins the
+//! queue, and takes turns. If not, the pauses become rare.
 //!
-//! [`HandOverBudget`]: limits how often a lock is handed on without asking the server.
+//! [`HandOverBudget`]: limits how often a lock is handed over without asking the server.
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
@@ -36,20 +36,20 @@ use std::{
 
 /// Turns in a row before other processes get a chance.
 pub(super) const IN_A_ROW: u32 = 4;
-/// Turns in a row if no other process was seen lately.
+/// Turns in a row if no other process was seen recently.
 pub(super) const IN_A_ROW_ALONE: u32 = 8 * IN_A_ROW;
-/// A process stays away for this long after its turns.
+/// After its turns a process stays away this long.
 const AWAY: Duration = Duration::from_millis(1);
-/// The head of a process that was away lately asks up to this long after a change.
+/// The head of a process that was away recently asks up to this long after a change.
 const SPREAD: Duration = Duration::from_micros(200);
-/// Another process that was not seen for this long is forgotten.
+/// Another process that has not been seen for this long is forgotten.
 const LATELY: Duration = Duration::from_secs(1);
 /// A wait shorter than this does not let other processes go first.
 pub(super) const SHORT_WAIT: Duration = Duration::from_millis(40);
-/// A thread that comes back later than this after its release has given others their chance, which
-/// ends a streak. The pause of a streak takes as long.
+/// A thread that returns later than this after its release has given others a chance, which ends a
+/// streak. The pause of a streak is as long.
 const STREAK_GAP: Duration = Duration::from_millis(1);
-/// A streak's length at its first pause. It doubles with each pause,
+/// The length of a streak at its first pause. It doubles with each pause,
 const FIRST_STREAK: Duration = Duration::from_millis(10);
 /// up to this.
 const LONGEST_STREAK: Duration = Duration::from_millis(100);
@@ -72,9 +72,9 @@ pub(super) struct Turns {
 /// A hold that a thread of this process has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PastHold {
-    /// The moment at which it had asked for the lock, or was handed it.
+    /// When its thread asked for the lock, or was handed it.
     pub(crate) since: Instant,
-    /// The hold came from the queue, which knows of it.
+    /// The hold came from the queue, which has recorded it.
     pub(crate) stood_in_queue: bool,
 }
 
@@ -85,20 +85,20 @@ enum HeldHere {
     No,
     /// This many threads share the lock.
     Shared(u32),
-    /// This many threads have all permits of a semaphore.
+    /// This many threads hold all permits of a semaphore.
     Full(u32),
     Alone(Instant),
 }
 
 impl Turns {
-    /// A thread that stood in the queue has the lock alone.
+    /// Records that a thread from the queue holds the lock alone.
     pub(super) fn granted(&mut self, now: Instant) {
         (self.in_a_row, self.permits) = (self.in_a_row + 1, 1);
         self.held = HeldHere::Alone(now);
     }
 
-    /// A thread that stood in the queue shares the lock. With `all`, it has the last of that many
-    /// permits.
+    /// Records that a thread from the queue shares the lock. With `all`, it has the last of that
+    /// many permits.
     pub(super) fn granted_shared(&mut self, all: Option<u32>) {
         self.in_a_row += 1;
         let count = 1 + match self.held {
@@ -113,7 +113,8 @@ impl Turns {
         };
     }
 
-    /// The head was refused: another process has the lock, unless a thread of this one has.
+    /// Records a refusal of the head: another process has the lock, unless a thread of this one has
+    /// it.
     pub(super) fn refused(&mut self, now: Instant) {
         if !self.is_held_here() {
             self.in_a_row = 0;
@@ -121,15 +122,15 @@ impl Turns {
         }
     }
 
-    /// A thread of this process has released the lock. Returns when the head asks; `None`: other
-    /// threads have all there is by now.
+    /// Records that a thread of this process has released the lock. Returns when the head asks;
+    /// `None`: other threads hold all of it by now.
     pub(super) fn released(&mut self, now: Instant, hold: &PastHold) -> Option<Instant> {
-        // During the hold, the hold was the reason for a refusal, not another process.
+        // A refusal during the hold was because of the hold, not because of another process.
         self.others_seen.take_if(|seen| hold.since <= *seen);
-        // The hold that the queue knew of was lost without a release.
+        // The hold that the queue had recorded was lost without a release.
         let is_a_later_hold = matches!(self.held, HeldHere::Alone(since) if since < hold.since);
         if !self.is_held_here() {
-            // The turn was not counted when it began.
+            // The turn was not counted when it started.
             self.in_a_row += 1;
         }
         if hold.stood_in_queue || is_a_later_hold {
@@ -161,26 +162,26 @@ impl Turns {
         self.held != HeldHere::No
     }
 
-    /// True while threads that stood in the queue have all that there is, as far as the queue
-    /// knows: the lock alone, or all permits.
+    /// Returns true while threads from the queue hold the lock alone, or all permits, as far as the
+    /// queue knows.
     pub(super) fn has_all(&self) -> bool {
         matches!(self.held, HeldHere::Alone(_) | HeldHere::Full(_))
     }
 
-    /// The moment at which the head asks after an event that happens now.
+    /// Returns the moment at which the head asks after an event that happens now.
     pub(super) fn asks_at(&self, now: Instant) -> Instant {
         self.away_until.map_or(now, |until| until.max(now))
     }
 
-    /// Returns when the head asks after a change that all processes are notified of. One that was
+    /// Returns when the head asks after a change of which all processes are notified. One that was
     /// away within the last second asks a little later, at random. Otherwise the process that the
-    /// server notifies first would be the first each time, and the last would starve.
+    /// server notifies first would win each time, and the last would starve.
     pub(super) fn asks_after_change(&self, now: Instant, spread: Duration) -> Instant {
         let was_away = (self.away_until).filter(|until| now < *until + LATELY);
         was_away.map_or(now, |until| until.max(now + spread))
     }
 
-    /// True if another process was seen to have the lock within the last second.
+    /// Returns true if another process was seen to have the lock within the last second.
     pub(super) fn sees_others(&self, now: Instant) -> bool {
         let is_lately = |seen: Instant| now.saturating_duration_since(seen) < LATELY;
         self.others_seen.is_some_and(is_lately)
@@ -193,7 +194,7 @@ pub(super) fn spread() -> Duration {
     SPREAD / 255 * u32::from(random)
 }
 
-/// The streaks of the locks that were released last.
+/// The streaks of the locks that were released most recently.
 #[derive(Debug)]
 pub(super) struct Streaks {
     hashes: RandomState,
@@ -204,7 +205,7 @@ pub(super) struct Streaks {
 struct Streak {
     lock: u64,
     released: Instant,
-    /// The moment at which it began, or last paused.
+    /// When it started, or last paused.
     began: Instant,
     /// It pauses after this long.
     pauses_after: Duration,
@@ -218,7 +219,7 @@ impl Streaks {
         }
     }
 
-    /// A thread of this process has released the lock.
+    /// Records that a thread of this process has released the lock.
     pub(super) fn released(&mut self, key: &str, now: Instant) {
         let (lock, place) = self.place(key);
         match place {
@@ -234,7 +235,7 @@ impl Streaks {
         }
     }
 
-    /// The pause before a thread asks for a lock that has no queue.
+    /// Returns the pause before a thread asks for a lock that has no queue.
     pub(super) fn pause(&mut self, key: &str, now: Instant) -> Duration {
         let (lock, place) = self.place(key);
         let Some(streak) = place.as_mut().filter(|streak| streak.lock == lock) else {
@@ -261,11 +262,11 @@ impl Streaks {
     }
 }
 
-/// The number of times that a granted lock may still be handed on.
+/// The number of times that a granted lock may still be handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HandOverBudget {
     left: u32,
-    /// No hand-over from this moment on, if there is one.
+    /// No hand-over from this moment on; `None`: no limit.
     until: Option<Instant>,
 }
 
@@ -275,9 +276,9 @@ impl HandOverBudget {
         Self { left: turns, until }
     }
 
-    /// The budget after one more hand-over; `None` if it is not allowed. The lock ends at `end`,
-    /// and the next holder expects a lease of this length. At least half of it has to be left. More
-    /// than all of it is too much: it would keep others out for that long if the next holder dies.
+    /// Returns the budget after one more hand-over; `None` if it is not allowed. The lock ends at
+    /// `end`, and the next holder expects a lease of this length. At least half of it must be left,
+    /// and no more than all of it: a longer rest would keep others out if the next holder dies.
     pub(crate) fn spend(self, now: Instant, end: Instant, lease: Duration) -> Option<Self> {
         let remaining = end.saturating_duration_since(now);
         let fits = (lease / 2..=lease).contains(&remaining);
@@ -294,7 +295,7 @@ mod tests {
     const LEASE: Duration = Duration::from_secs(10);
 
     #[test]
-    fn there_are_as_many_turns_as_are_allowed() {
+    fn the_budget_allows_its_number_of_turns() {
         let now = crate::time::now();
         let mut turns = Some(HandOverBudget::new(3, Some(now + LEASE)));
         let mut taken = 0;
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_without_an_end_is_no_bound() {
+    fn a_budget_without_a_deadline_is_unlimited_in_time() {
         let now = crate::time::now();
         assert!(
             HandOverBudget::new(1, None)
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_none_after_the_time_or_with_another_lease() {
+    fn no_turn_is_allowed_after_the_deadline_or_with_another_lease() {
         let now = crate::time::now();
         let turns = HandOverBudget::new(3, Some(now + Duration::from_millis(5)));
         let end = now + LEASE;
@@ -338,7 +339,7 @@ mod tests {
     const KEY: &str = "lock:a";
     const STEP: Duration = Duration::from_micros(100);
 
-    /// The moments at which a thread that comes back at once pauses.
+    /// Returns the moments at which a thread that comes back at once pauses.
     fn pauses(streaks: &mut Streaks, turns: u32) -> Vec<Duration> {
         let began = crate::time::now();
         let (mut now, mut pauses) = (began, Vec::new());
@@ -355,14 +356,14 @@ mod tests {
     }
 
     #[test]
-    fn one_that_comes_again_at_once_pauses_after_10_ms_and_ever_more_rarely_up_to_every_100() {
+    fn a_streak_pauses_after_10_ms_and_then_less_often_up_to_every_100_ms() {
         let pauses = pauses(&mut Streaks::new(), 4_000);
         let millis: Vec<_> = pauses.iter().map(Duration::as_millis).collect();
         assert_eq!(millis[..5], [10, 31, 72, 153, 254]);
     }
 
     #[test]
-    fn one_that_leaves_others_their_chance_never_pauses() {
+    fn a_thread_that_leaves_gaps_never_pauses() {
         let mut streaks = Streaks::new();
         let mut now = crate::time::now();
         for _ in 0..1_000 {

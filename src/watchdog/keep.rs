@@ -27,7 +27,7 @@ pub struct Keep {
 impl Keep {
     /// Renews the lock after each third of this lease, 1 ms to 24 h.
     ///
-    /// A longer lease survives a longer outage of the server, and makes others wait longer after a
+    /// A longer lease survives a longer outage of the server, but makes others wait longer after a
     /// crash.
     pub fn lease(lease: Duration) -> Self {
         Self {
@@ -37,24 +37,23 @@ impl Keep {
         }
     }
 
-    /// The longest time that the lock is held from now on, however often it is renewed. Default: no
-    /// limit.
+    /// Sets the maximum time that the lock is held from now on, including all renewals: at least 1
+    /// ms. Default: no limit.
     ///
-    /// The last renewals ask only for the time that is left, so a holder that hangs blocks others
-    /// no longer than this. Then the lease is lost with
-    /// [`LostReason::MaxHold`](crate::LostReason::MaxHold).
+    /// The last renewals extend the lease only to this limit, so a holder that hangs blocks others
+    /// no longer. Then the lease is lost with [`LostReason::MaxHold`](crate::LostReason::MaxHold).
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
     }
 
-    /// The known end of the lease: a moment *before* the acquire was sent, plus the acquired lease.
-    /// Default: unknown.
+    /// Sets the known end of the lease: a moment *before* the acquire was sent, plus the acquired
+    /// lease. Default: unknown.
     ///
     /// Without it the lease is renewed at once, and [`keep_with`](crate::Watchdog::keep_with) waits
     /// for the reply.
     ///
-    /// The caller is responsible for this value: if it is too late,
+    /// The caller must ensure that this value is not too late: otherwise
     /// [`is_held`](crate::Renewal::is_held) returns true for too long.
     ///
     /// ```no_run
@@ -64,7 +63,7 @@ impl Keep {
     /// # fn f(watchdog: &Watchdog, conn: &mut Connection) -> leasehold::Result<()> {
     /// let lease = Duration::from_secs(10);
     /// let before = Instant::now();
-    /// // One attempt, no wait: a wait would make `before` too early, which is safe but wasteful.
+    /// // One attempt without a wait, which would make `before` too early: safe but wasteful.
     /// if let Some(token) = acquire_lock_with_timeout(conn, "report", Duration::ZERO, lease)? {
     ///     let keep = Keep::lease(lease).held_until(before + lease);
     ///     let renewal = watchdog.keep_with(&Hold::mutex("report", &token)?, keep)?;
@@ -81,18 +80,18 @@ impl Keep {
     /// Checks the settings, and converts them to terms that start now.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a duration that is too short or too long.
+    /// [`Error::Invalid`]: a duration is too short or too long.
     pub(crate) fn checked(self, now: Instant, skew: Duration) -> Result<Terms> {
         check_length("lease", self.lease)?;
         let (until, longest) = (self.held_until, self.max_hold);
         if longest.unwrap_or(MAX_LEASE) < Duration::from_millis(1) {
-            return Err(Error::invalid("max_hold", "it has to be at least 1 ms"));
+            return Err(Error::invalid("max_hold", "it must be at least 1 ms"));
         }
         if until.map(|end| end.saturating_duration_since(now)) > Some(MAX_LEASE) {
-            let reason = "it has to be at most 24 h ahead";
+            let reason = "it must be at most 24 h ahead";
             return Err(Error::invalid("held_until", reason));
         }
-        // A limit beyond the range of the clock is no limit.
+        // A limit beyond the range of the clock has no effect.
         let cap = longest.and_then(|longest| now.checked_add(longest));
         Ok(Terms {
             lease: self.lease,
@@ -111,7 +110,7 @@ mod tests {
 
     /// The clock of a promoted replica may be ahead. A short lease allows less for that.
     #[test]
-    fn a_lease_ends_sooner_by_the_skew_or_by_a_tenth_of_it() {
+    fn a_lease_ends_earlier_by_the_skew_but_at_most_a_tenth_of_the_lease() {
         let ms = Duration::from_millis;
         for (lease, skew) in [(10_000, 50), (500, 50), (100, 10)] {
             let terms = Keep::lease(ms(lease)).checked(Instant::now(), ms(50));

@@ -22,27 +22,27 @@ use crate::{
     time::{self, Clock, Deadline},
 };
 
-/// Renews locks of any kind for as long as the work takes: one thread for any number of locks.
+/// Renews locks of any kind while the work runs. One thread serves any number of locks.
 ///
 /// A lease should be short, so that a crash does not block others for long, but the work may take
-/// longer. The watchdog renews the lease after each third of it, until the [`Renewal`] from
+/// longer. The watchdog renews the lease after each third of it, until the [`Renewal`] returned by
 /// [`keep`](Self::keep) is dropped.
 ///
-/// - It has its own connection beside the pool, opened with the pool's time-outs at the first
-///   renewal. So no renewal waits for a connection of the pool.
+/// - It has its own connection outside the pool, opened with the pool's time-outs at the first
+///   renewal. So a renewal never waits for a connection of the pool.
 /// - Up to 100 renewals share a round trip. Each has its own reply: the refusal of one does not
 ///   affect the others.
 /// - After a failure it retries on a new connection, with pauses from 10 ms up to 250 ms, until the
-///   lease ends by our own clock. If a server restarts or is silent for half a lease, no lock that
-///   it still has is lost.
-/// - A lease is *held*, *lost* or *unknown*, see [`RenewalState`](crate::RenewalState). A failure
-///   is not a loss.
+///   lease ends by our own clock. If a server restarts or is silent for up to half a lease, no lock
+///   that it still has is lost.
+/// - A lease is *held*, *lost* or *unknown*: see [`RenewalState`](crate::RenewalState). A failed
+///   renewal is not a loss.
 /// - A renewal never shortens a lease.
 /// - Callbacks run on a second thread, which starts when the first one is registered.
 ///
-/// Dropping the watchdog stops all renewals and ends its threads. The drop waits for them, at most
-/// one I/O time-out of the pool in all. Any remaining `Renewal` is `Unknown` until its lease ends
-/// by our clock, then lost.
+/// Dropping the watchdog stops all renewals and its threads. The drop waits for the threads, at
+/// most one I/O time-out of the pool in all. Any remaining `Renewal` is `Unknown` until its lease
+/// ends by our clock, then lost.
 ///
 /// # Source
 /// "自动续期" (automatic renewal) in the notes on Redis locks: a timer, and a script that sets a new
@@ -50,14 +50,13 @@ use crate::{
 ///
 /// # Guarantees
 /// - [`Renewal::is_held`] is never true after the lease has ended on the server, provided that the
-///   clocks run at the same rate, that the server loses no data and that nobody deletes the lock by
-///   hand.
+///   clocks run at the same rate, the server loses no data and no one deletes the lock by hand.
 /// - After [`Renewal::stop`] returns, or the renewal is dropped, nothing is sent for that hold,
-///   unless the renewing thread got no processor time for two I/O time-outs while it was sending.
+///   unless the renewing thread gets no processor time for two I/O time-outs while it is sending.
 /// - Every wait has a time limit. Its threads end with it, or when a pending connect ends.
 ///
-/// It does not guarantee that the lock is still held when you write: a process can be halted
-/// between the check and the write. For that use a [fencing token](crate::FencingToken) or
+/// It does not guarantee that the lock is still held when you write: a process can be paused
+/// between the check and the write. For that, use a [fencing token](crate::FencingToken) or
 /// [`commit_while_held`](crate::commit_while_held).
 ///
 /// # Differences from the notes
@@ -91,8 +90,8 @@ use crate::{
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 ///
-/// Only a hold of this crate's recipes can be kept, since only that can be renewed safely. Any
-/// other key does not compile:
+/// Only a hold of this crate's recipes can be kept, since only those can be renewed safely.
+/// Anything else does not compile:
 ///
 /// ```compile_fail,E0308
 /// # use std::time::Duration;
@@ -101,23 +100,23 @@ use crate::{
 /// # }
 /// ```
 pub struct Watchdog {
-    /// Each has its own thread and connection, so that a silent shard does not delay another.
+    /// Each has its own thread and connection, so that a silent shard does not delay the others.
     keepers: PerServer<Arc<Keeper>>,
     limits: Limits,
     process: Process,
-    /// A lease ends earlier by our clock than on the server by this much.
+    /// A lease ends earlier by our clock than on the server, by this much.
     skew: Duration,
 }
 
 impl Watchdog {
-    /// Starts the renewing thread, with the address, the settings and the time-outs of the pool.
+    /// Starts the renewal thread, with the address, the settings and the time-outs of the pool.
     ///
     /// Opens no connection yet.
     ///
     /// # Errors
     /// - [`Error::Thread`](crate::Error::Thread): the thread could not be started.
-    /// - [`Error::Forked`](crate::Error::Forked): this is a forked child, and the parent made the
-    ///   pool.
+    /// - [`Error::Forked`](crate::Error::Forked): this is a forked child, and the parent created
+    ///   the pool.
     pub fn start(pool: &Pool) -> Result<Self> {
         pool.refuse_forked_child()?;
         let connector = pool.connector();
@@ -135,10 +134,10 @@ impl Watchdog {
     /// Creates a watchdog for a Redis Cluster.
     ///
     /// Each shard has its own thread and connection, started for its first lock, so a shard that is
-    /// down or silent delays no renewal of another. Needs the feature `cluster`.
+    /// down or silent does not delay the renewals of the others. Requires the feature `cluster`.
     ///
-    /// A lock is renewed through failovers of its shard, and after its slot has moved to another
-    /// shard.
+    /// Renewals continue through failovers of the shard, and after the slot of the lock has moved
+    /// to another shard.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -183,16 +182,16 @@ impl Watchdog {
     ///
     /// # Errors
     /// After an error the lock is not kept.
-    /// - [`Error::Lost`](crate::Error::Lost): the lock is not ours, or no longer.
+    /// - [`Error::Lost`](crate::Error::Lost): the lock is not ours.
     /// - [`Error::Redis`](crate::Error::Redis), [`Error::WrongKind`](crate::Error::WrongKind): the
     ///   server refused.
     /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld): no
     ///   connection could be opened, or the server is too old.
-    /// - [`Error::Unknown`](crate::Error::Unknown): no reply came. The lock may have been renewed
-    ///   once.
+    /// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so the lock may have been
+    ///   renewed once.
     /// - [`Error::Invalid`](crate::Error::Invalid): the lease is not between 1 ms and 24 h.
-    /// - [`Error::Forked`](crate::Error::Forked): this is a forked child, which has none of the
-    ///   threads.
+    /// - [`Error::Forked`](crate::Error::Forked): this is a forked child, in which the threads do
+    ///   not run.
     pub fn keep(&self, hold: &Hold, lease: Duration) -> Result<Renewal> {
         self.keep_with(hold, Keep::lease(lease))
     }
@@ -202,8 +201,10 @@ impl Watchdog {
     /// Waits as [`keep`](Self::keep) does, unless [`Keep::held_until`] gives the end of the lease.
     ///
     /// # Errors
-    /// As [`keep`](Self::keep), and [`Error::Lost`](crate::Error::Lost) if the moment given to
+    /// - [`Error::Lost`](crate::Error::Lost): the lock is not ours, or the time of
     /// [`Keep::held_until`] has passed.
+    /// - [`Error::Invalid`](crate::Error::Invalid): a setting of `keep` is out of range.
+    /// - All others as [`keep`](Self::keep).
     pub fn keep_with(&self, hold: &Hold, keep: Keep) -> Result<Renewal> {
         let operation = Operation::new("Watchdog::keep", hold.lock_name().text());
         let terms = keep.checked(time::now(), self.skew)?;
@@ -233,8 +234,7 @@ impl Watchdog {
 }
 
 impl Watchdog {
-    /// Returns the running keepers. A forked child has none, and there the list may stay locked
-    /// forever.
+    /// Returns the running keepers: none in a forked child, where the list may stay locked forever.
     fn started(&self) -> Vec<Arc<Keeper>> {
         if self.process.is_forked_child() {
             return Vec::new();
@@ -246,7 +246,7 @@ impl Watchdog {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         let keepers = self.started();
-        // One deadline for all keepers, since several may be waiting for a silent shard.
+        // One deadline for all keepers: several may be waiting for a silent shard.
         let deadline = Deadline::after(self.limits.answer);
         for keeper in &keepers {
             keeper.close();
@@ -269,8 +269,8 @@ impl fmt::Debug for Watchdog {
 /// A lease that a [`Watchdog`](crate::Watchdog) renews. Dropping it stops the renewal, and the
 /// lease expires.
 ///
-/// Its methods use our own clock and the last reply of the server; they send nothing. A lease
-/// counts from before its renewal is sent, so it never ends later than on the server.
+/// Its methods use our own clock and the last reply of the server, and send nothing. A lease counts
+/// from before its renewal is sent, so by our clock it never ends later than on the server.
 ///
 /// # Examples
 /// ```no_run
@@ -278,14 +278,14 @@ impl fmt::Debug for Watchdog {
 /// # fn report(renewal: leasehold::Renewal) {
 /// for page in 0..1_000 {
 ///     if !renewal.is_held() {
-///         return; // somebody else may have the lock by now
+///         return; // someone else may hold the lock by now
 ///     }
 ///     work_on(page);
 /// }
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "dropping it ends the renewing at once"]
+#[must_use = "dropping it stops the renewal at once"]
 pub struct Renewal {
     lease: Handle,
 }
@@ -298,15 +298,15 @@ impl Renewal {
     /// Returns true until the lease ends, by our clock and the server's replies. Never true after
     /// it has ended on the server, even if the watchdog gets no processor time.
     ///
-    /// Also true while the [state](Self::state) is `Unknown` and the end lies ahead. It does not
-    /// detect a lock that was deleted by hand until the reply to the next renewal, nor the time
-    /// during which the machine was suspended, since its clock stands still then.
+    /// Also true while the [state](Self::state) is `Unknown` and the end has not come. Does not
+    /// detect a lock that was deleted by hand until the reply to the next renewal, nor time during
+    /// which the machine was suspended, since its clock stands still then.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.remaining().is_zero()
     }
 
-    /// The time left of the lease by our clock; zero once it is lost.
+    /// Returns the time left of the lease by our clock; zero once it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.lease.lease_state().remaining()
@@ -318,14 +318,14 @@ impl Renewal {
         self.lease.lease_state().state()
     }
 
-    /// The error of the last renewal, if it failed.
+    /// Returns the error of the last renewal, if it failed.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         let lease_state = self.lease.lease_state();
         lease_state.failure(Operation::new("renew", lease_state.lock_name()))
     }
 
-    /// Returns a signal of the loss of the lease, to poll, to wait on, or to register a callback.
+    /// Returns a signal of the loss of the lease: poll it, wait on it, or register a callback.
     #[must_use]
     pub fn lost(&self) -> LostSignal {
         LostSignal::new(self.lease.clone())
@@ -333,14 +333,14 @@ impl Renewal {
 
     /// Stops the renewal, so that the lock can be released, and returns the last state.
     ///
-    /// Waits for a renewal that is on its way, at most two I/O time-outs of the pool: it ends
+    /// Waits for a renewal that was already sent, at most two I/O time-outs of the pool: it ends
     /// within one, and the second allows for a thread without processor time. After that nothing is
     /// sent for this hold. The lock itself does not change: release it, or let its lease end.
     ///
     /// Dropping does the same.
     #[allow(
         clippy::must_use_candidate,
-        reason = "most callers release next, and that says the same"
+        reason = "most callers release next, which reports the same"
     )]
     pub fn stop(self) -> RenewalState {
         self.end()

@@ -110,7 +110,7 @@ fn who_finds_no_lock_of_the_kind_is_told_what_is_there() {
             (locks.reentrant("read"), "a read-write lock"),
             (locks.write("mutex"), "a mutex, or another lock by `SET NX`"),
             (locks.read("reentrant"), "a reentrant lock"),
-            (locks.lock("list"), "something that is no lock"),
+            (locks.lock("list"), "something that is not a lock"),
         ] {
             for error in [
                 wanted.acquire(LONG).unwrap_err(),

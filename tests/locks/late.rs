@@ -224,7 +224,7 @@ fn the_end_is_told_in_every_way_while_the_server_is_silent() {
         assert_eq!(lost.reason(), Some(LostReason::Ended));
         assert_eq!(lease.state(), RenewalState::Lost(LostReason::Ended));
         let error = lease.check().unwrap_err().to_string();
-        assert!(error.ends_with("its lease ended before a renewal got through"));
+        assert!(error.ends_with("its lease ended before a renewal succeeded"));
         waiter.join().unwrap()
     });
     let (reason, called) = calls.recv_timeout(LONG).unwrap();

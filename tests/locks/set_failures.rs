@@ -186,7 +186,7 @@ fn a_new_prefix_makes_a_new_order() {
         refused
             .unwrap_err()
             .to_string()
-            .contains("`x` is named twice")
+            .contains("`x` appears twice")
     );
 }
 

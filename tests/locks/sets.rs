@@ -142,7 +142,7 @@ fn a_set_that_makes_no_sense_is_refused_before_anything_is_sent() {
     let other_prefix = locks.with(Options::new().prefix("lock:a"));
     let sets = [
         (locks.all_of([""; 0]), "empty"),
-        (locks.all_of(["a", "b", "a"]), "`a` is named twice"),
+        (locks.all_of(["a", "b", "a"]), "`a` appears twice"),
         (LockSet::of([locks.lock("a"), locks.read("a")]), "twice"),
         (
             LockSet::of([locks.lock("ab"), other_prefix.lock("b")]),

@@ -115,7 +115,7 @@ fn a_database_and_a_password_of_the_servers_are_taken_from_the_url() {
         .try_acquire();
     let text = format!("{:#}", anyhow::Error::from(refused.unwrap_err()));
     assert!(
-        text.contains("wants a password (NOAUTH)") && !text.contains("s3cr"),
+        text.contains("requires a password (NOAUTH)") && !text.contains("s3cr"),
         "{text}"
     );
 }
@@ -154,7 +154,7 @@ fn a_url_that_leads_to_the_wrong_kind_of_server_ends_a_wait_at_once_and_is_told_
         ),
         (
             wrong_password,
-            [&*server, "refuses the user or the password (WRONGPASS)"],
+            [&*server, "rejects the user or the password (WRONGPASS)"],
         ),
     ] {
         if url.contains("wr0ng") {

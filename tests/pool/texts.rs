@@ -299,7 +299,7 @@ fn a_version_is_asked_for() {
             Err(error) => assert_eq!(
                 error.to_string(),
                 format!(
-                    "the server is too old (it says {version}): it has to be Redis 6.2 or Valkey 7.2, or newer"
+                    "the server is too old (it says {version}): Redis 6.2 or Valkey 7.2 is required"
                 )
             ),
         }

@@ -64,7 +64,7 @@ fn a_grant_ends_a_lease_after_it_was_sent() {
 }
 
 #[test]
-fn a_grant_that_took_longer_than_the_lease_is_none() {
+fn a_grant_that_took_longer_than_the_lease_does_not_count() {
     let settings = Settings::default();
     let sent = crate::time::now();
     let mut attempts = attempts(&settings, LockKind::Read);
@@ -76,7 +76,7 @@ fn a_grant_that_took_longer_than_the_lease_is_none() {
 }
 
 #[test]
-fn no_answer_is_unknown_until_somebody_else_has_it_and_may_still_be_executed_then() {
+fn a_missing_reply_is_unknown_until_a_reply_names_another_holder() {
     let settings = Settings::default();
     let now = crate::time::now();
     let mut attempts = attempts(&settings, LockKind::Read);
@@ -98,7 +98,7 @@ fn no_answer_is_unknown_until_somebody_else_has_it_and_may_still_be_executed_the
 }
 
 #[test]
-fn what_was_sent_twice_may_be_executed_twice_whatever_was_answered() {
+fn an_attempt_sent_twice_may_be_executed_after_any_reply() {
     let settings = Settings::default();
     let now = crate::time::now();
     for answer in [READ, busy(70)] {
@@ -116,7 +116,7 @@ fn what_was_sent_twice_may_be_executed_twice_whatever_was_answered() {
 }
 
 #[test]
-fn a_refusal_is_the_answer_unless_it_passes_or_an_attempt_before_got_none() {
+fn a_lasting_refusal_ends_the_wait_and_is_unknown_after_a_missing_reply() {
     let settings = Settings::default();
     let now = crate::time::now();
     for passing in ["LOADING", "READONLY", "MASTERDOWN", "OOM", "MISCONF"] {
@@ -132,7 +132,7 @@ fn a_refusal_is_the_answer_unless_it_passes_or_an_attempt_before_got_none() {
     let mut second = attempts(&settings, LockKind::Mutex);
     let _ = second.judge(reply(silence(), now), now);
     let answer = second.judge(reply(refusal("NOPERM"), now), now);
-    let text = "then redis refuses it by its access list";
+    let text = "then redis denies it by its access list";
     assert!(matches!(&answer, Err(Error::Unknown { source, .. }) if source.to_string() == text));
     let refused = Error::Pool {
         reason: "redis at h:1 refuses the password".into(),
@@ -151,7 +151,7 @@ fn a_refusal_is_the_answer_unless_it_passes_or_an_attempt_before_got_none() {
 }
 
 #[test]
-fn what_too_few_replicas_have_is_no_grant_and_has_to_be_given_back() {
+fn a_lock_that_too_few_replicas_have_is_not_granted_and_is_given_back() {
     let settings = Settings::default();
     let now = crate::time::now();
     let too_few = || {
@@ -185,9 +185,9 @@ fn what_too_few_replicas_have_is_no_grant_and_has_to_be_given_back() {
     );
 }
 
-/// A message may be lost, and a lock may have no TTL.
+/// A notification may be lost, and a lock may have no TTL.
 #[test]
-fn who_waits_asks_again_a_second_later_at_the_latest() {
+fn a_waiter_asks_again_within_a_second() {
     let settings = Settings::default();
     let now = crate::time::now();
     for (left, expected) in [(-1, 1_000), (10_000, 1_000), (70, 71)] {
@@ -219,7 +219,7 @@ fn a_waiting_writer_asks_again_before_its_intent_has_ended() {
 }
 
 #[test]
-fn who_takes_the_last_permit_says_when_the_next_one_ends() {
+fn the_holder_of_the_last_permit_reports_when_the_next_permit_ends() {
     let settings = Settings::default();
     let sent = crate::time::now();
     let now = sent + 5 * MS;

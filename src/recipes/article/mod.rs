@@ -14,7 +14,7 @@ use crate::{
     wire::Call,
 };
 
-/// Tries until a lock of either edition is granted or the deadline has passed, at least once.
+/// Tries at least once, until a lock of either edition is granted or the deadline has passed.
 fn acquired(
     conn: &mut Connection,
     operation: Operation<'_>,

@@ -1,10 +1,10 @@
 -- KEYS[1]  the semaphore, see look.lua
 -- ARGV[1]  our token
--- ARGV[2]  the most permits
+-- ARGV[2]  the maximum number of permits
 -- ARGV[3]  the timeout in milliseconds
 -- returns  1 if we have a permit, 0 if none is free
 --
--- The permits are counted: a rank among scores would count only those of clients whose clocks are
+-- Counts the permits: a rank among the scores would count only those of clients whose clocks are
 -- behind. A refused attempt leaves no token.
 
 local wrong = wrong_times()

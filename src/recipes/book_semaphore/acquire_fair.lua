@@ -2,7 +2,7 @@
 -- KEYS[4]  the book's lock around the semaphore: a STRING, its holder's token; absent if the caller
 --          does not ask for it
 -- ARGV[1]  our token
--- ARGV[2]  the most permits
+-- ARGV[2]  the maximum number of permits
 -- ARGV[3]  the timeout in milliseconds
 -- ARGV[4]  the end in milliseconds for a lock without one
 -- returns  1 if we have a permit, 0 if none is free, nil if another program has the lock
@@ -15,8 +15,8 @@ if wrong then
   return wrong
 end
 
--- While this script runs, nobody can take a free lock: it need not be taken here. A lock without an
--- end gets one, so that a holder that died does not block the semaphore for ever.
+-- No one can acquire a free lock while this script runs, so the script need not acquire it. A lock
+-- without an end gets one, so that a dead holder does not block the semaphore forever.
 if lock then
   if redis.call('PTTL', KEYS[4]) == -1 then
     redis.call('PEXPIRE', KEYS[4], ARGV[4])
@@ -25,7 +25,7 @@ if lock then
 end
 
 local timeout = tonumber(ARGV[3])
--- An owner without a time in the semaphore has been swept, by whichever program.
+-- An owner without a time in the semaphore has been swept, by any program.
 outlive(timeout)
 sweep(timeout)
 redis.call('ZINTERSTORE', KEYS[2], 2, KEYS[2], KEYS[1], 'WEIGHTS', 1, 0)
@@ -36,5 +36,5 @@ if is_ours and not is_held then
   redis.call('ZADD', KEYS[1], now, ARGV[1])
   redis.call('ZADD', KEYS[2], 0, ARGV[1])
 end
-outlive(timeout) -- `ZINTERSTORE` has removed the owners' end
+outlive(timeout) -- `ZINTERSTORE` has removed the end of the owners' key
 return is_ours and 1 or 0

@@ -15,24 +15,24 @@ scripts! {
     ACQUIRE_BOOK_SEMAPHORE = "look.lua" then "acquire.lua";
 }
 
-/// Takes one of `limit` permits. `Ok(None)`: none is free. Never waits.
+/// Acquires one of `limit` permits. `Ok(None)`: none is free. Never waits.
 ///
-/// First it removes all permits, of whatever holder, that were acquired longer than `timeout` ago:
-/// a permit has no end of its own, so all programs must use the same `timeout`, longer than the
-/// work. This semaphore has no refresh; [`acquire_fair_semaphore`](crate::acquire_fair_semaphore)
-/// has.
+/// First removes the permits of all holders that were acquired more than `timeout` ago: a permit
+/// has no end of its own, so all programs must use the same `timeout`, longer than the work. A
+/// permit of this semaphore cannot be refreshed; one of
+/// [`acquire_fair_semaphore`](crate::acquire_fair_semaphore) can.
 ///
-/// One round trip, or two if the server has lost the script.
+/// One round trip, or two if the script is not in the server's cache.
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name is empty or longer than 512 bytes; the
 ///   limit is 0 or more than 10,000; the timeout is not between 1 ms and 24 h. Nothing was sent.
 /// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so
-///   [`Error::token`](crate::Error::token) may have a permit until the timeout. Release it with
+///   [`Error::token`](crate::Error::token) may hold a permit until the timeout. Release it with
 ///   that token on another connection.
 /// - [`Error::WrongKind`](crate::Error::WrongKind): the key holds something else, or scores that
-///   are no times in seconds. Nothing was changed.
-/// - [`Error::Redis`](crate::Error::Redis): the server refused; no permit was taken.
+///   are not times in seconds. Nothing was changed.
+/// - [`Error::Redis`](crate::Error::Redis): the server refused; no permit was acquired.
 ///
 /// # Example
 /// ```no_run
@@ -44,7 +44,7 @@ scripts! {
 /// let mut conn = pool.get()?;
 /// let timeout = Duration::from_secs(10);
 /// if let Some(token) = acquire_semaphore(&mut conn, "semaphore:remote", 5, timeout)? {
-///     // … at most five at a time talk to the partner …
+///     // … at most five at a time call the partner …
 ///     release_semaphore(&mut conn, "semaphore:remote", &token)?;
 /// }
 /// # Ok::<(), leasehold::Error>(())
@@ -65,16 +65,16 @@ pub fn acquire_semaphore(
     Ok(is_ours.then_some(token))
 }
 
-/// Releases a permit. `Ok(false)`: it was lost, because somebody who asked had a shorter timeout or
-/// the work took longer, or it had been released.
+/// Releases a permit. `Ok(false)`: it was already released, or lost because the work took longer
+/// than the timeout or another caller used a shorter one.
 ///
 /// Waits only for the server: one round trip.
 ///
 /// # Errors
-/// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`acquire_semaphore`]. Nothing was
-///   sent.
-/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. It may be sent again: `Ok(false)`
-///   may then mean that the first call had released the permit.
+/// - [`Error::Invalid`](crate::Error::Invalid): the name is invalid, as for [`acquire_semaphore`].
+///   Nothing was sent.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. The call can be repeated:
+///   `Ok(false)` may then mean that the first call had released the permit.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was released.
 ///
@@ -83,7 +83,7 @@ pub fn acquire_semaphore(
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
 /// # let token = leasehold::Token::random();
 /// if !leasehold::release_semaphore(&mut conn, "semaphore:remote", &token)? {
-///     eprintln!("for a while there may have been more than five");
+///     eprintln!("more than five may have held a permit for a while");
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```

@@ -1,4 +1,4 @@
-//! The book's fair semaphore: clocks have no say in who comes in.
+//! The book's fair semaphore: the clients' clocks do not decide who gets a permit.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ scripts! {
 
 /// The time that [`acquire_semaphore_with_lock`] waits for the lock, as in the book.
 const LOCK_WAIT: Duration = Duration::from_millis(10);
-/// The end in milliseconds of a lock without one: ten seconds, the book's default lease.
+/// The lease in milliseconds that a lock without an end gets: ten seconds, the book's default.
 const LOCK_END: u64 = 10_000;
 
 /// The names of a fair semaphore's keys.
@@ -40,24 +40,24 @@ impl FairKeys {
     }
 }
 
-/// Takes one of `limit` permits. `Ok(None)`: none is free. Never waits.
+/// Acquires one of `limit` permits. `Ok(None)`: none is free. Never waits.
 ///
-/// First it removes all permits, of whatever holder, that were acquired or refreshed longer than
-/// `timeout` ago: a permit has no end of its own, so all programs must use the same `timeout`. A
-/// holder whose work may take longer calls [`refresh_fair_semaphore`] in time.
+/// First removes the permits of all holders that were acquired or refreshed more than `timeout`
+/// ago: a permit has no end of its own, so all programs must use the same `timeout`. A holder whose
+/// work may take longer must call [`refresh_fair_semaphore`] in time.
 ///
-/// One round trip, or two if the server has lost the script.
+/// One round trip, or two if the script is not in the server's cache.
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name is empty or longer than 512 bytes; the
 ///   limit is 0 or more than 10,000; the timeout is not between 1 ms and 24 h; or, on a Redis
 ///   Cluster, the name has no `{tag}`. Nothing was done.
 /// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so
-///   [`Error::token`](crate::Error::token) may have a permit until the timeout. Release it with
+///   [`Error::token`](crate::Error::token) may hold a permit until the timeout. Release it with
 ///   that token on another connection.
 /// - [`Error::WrongKind`](crate::Error::WrongKind): a key holds something else, or scores that are
-///   no times in seconds or no counts. Nothing was changed.
-/// - [`Error::Redis`](crate::Error::Redis): the server refused; no permit was taken.
+///   not times in seconds or not counts. Nothing was changed.
+/// - [`Error::Redis`](crate::Error::Redis): the server refused; no permit was acquired.
 ///
 /// # Example
 /// ```no_run
@@ -96,16 +96,16 @@ pub fn acquire_fair_semaphore(
     Ok(is_ours.then_some(token))
 }
 
-/// Releases a permit. `Ok(false)`: it was lost, because it was not refreshed in time, or it had
-/// been released.
+/// Releases a permit. `Ok(false)`: it was already released, or lost because it was not refreshed in
+/// time.
 ///
-/// One round trip, or two if the server has lost the script.
+/// One round trip, or two if the script is not in the server's cache.
 ///
 /// # Errors
-/// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`acquire_fair_semaphore`].
-///   Nothing was done.
-/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. It may be sent again: `Ok(false)`
-///   may then mean that the first call had released the permit.
+/// - [`Error::Invalid`](crate::Error::Invalid): the name is invalid, as for
+///   [`acquire_fair_semaphore`]. Nothing was done.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. The call can be repeated:
+///   `Ok(false)` may then mean that the first call had released the permit.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was released.
 ///
@@ -124,16 +124,17 @@ pub fn release_fair_semaphore(conn: &mut Connection, semname: &str, token: &Toke
     in_one_slot(script.arg(token.as_str()).asks_for(operation, conn))
 }
 
-/// Starts the timeout of a permit anew. `Ok(false)`: the permit is lost, and nothing was written.
+/// Restarts the timeout of a permit. `Ok(false)`: the permit is lost, and nothing was written.
 ///
-/// A permit older than its timeout that nobody has removed yet is still held, and is refreshed.
+/// A permit older than its timeout is still held, and can be refreshed, until another caller
+/// removes it.
 ///
-/// One round trip, or two if the server has lost the script.
+/// One round trip, or two if the script is not in the server's cache.
 ///
 /// # Errors
-/// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`acquire_fair_semaphore`].
-///   Nothing was done.
-/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. It may be sent again.
+/// - [`Error::Invalid`](crate::Error::Invalid): the name is invalid, as for
+///   [`acquire_fair_semaphore`]. Nothing was done.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. The call can be repeated.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was refreshed.
 ///
@@ -142,7 +143,7 @@ pub fn release_fair_semaphore(conn: &mut Connection, semname: &str, token: &Toke
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
 /// # let token = leasehold::Token::random();
 /// if !leasehold::refresh_fair_semaphore(&mut conn, "semaphore:remote", &token)? {
-///     println!("the permit is not ours any more: stop");
+///     println!("the permit is no longer ours: stop");
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -153,21 +154,21 @@ pub fn refresh_fair_semaphore(conn: &mut Connection, semname: &str, token: &Toke
     in_one_slot(script.arg(token.as_str()).asks_for(operation, conn))
 }
 
-/// Takes one of `limit` permits while nobody has the book's lock `lock:semname`.
+/// Acquires one of `limit` permits while no one holds the book's lock `lock:semname`.
 ///
-/// In the book the lock keeps two callers from being granted the last permit. Here one script does,
-/// so this is [`acquire_fair_semaphore`] for a semaphore that is shared with programs on the book's
-/// `acquire_semaphore_with_lock`: while one of them has the lock, this waits up to 10 ms, as they
-/// do. It never takes the lock, so it leaves none behind. A lock without an end gets one, ten
-/// seconds from now: its holder may have died.
+/// In the book the lock prevents two callers from being granted the last permit. Here one script
+/// does, so this is [`acquire_fair_semaphore`] for a semaphore shared with programs that use the
+/// book's `acquire_semaphore_with_lock`: while one of them holds the lock, this waits up to 10 ms,
+/// as they do. It never acquires the lock, so it leaves none behind. A lock without an end gets
+/// one, ten seconds from now, since its holder may have died.
 ///
 /// One round trip on a free lock, then one per retry.
 ///
 /// # Errors
-/// - [`Error::Contended`](crate::Error::Contended): another program had the lock for the whole
-///   wait. No permit was taken, though one may be free.
-/// - [`Error::Invalid`](crate::Error::Invalid): as for [`acquire_fair_semaphore`], and a name that
-///   [`acquire_lock`](crate::acquire_lock) refuses.
+/// - [`Error::Contended`](crate::Error::Contended): another program held the lock for the whole
+///   wait. No permit was acquired, though one may be free.
+/// - [`Error::Invalid`](crate::Error::Invalid): as for [`acquire_fair_semaphore`], or
+///   [`acquire_lock`](crate::acquire_lock) refuses the name.
 /// - [`Error::Unknown`](crate::Error::Unknown), [`Error::WrongKind`](crate::Error::WrongKind),
 ///   [`Error::Redis`](crate::Error::Redis): as for [`acquire_fair_semaphore`].
 ///
@@ -181,11 +182,11 @@ pub fn refresh_fair_semaphore(conn: &mut Connection, semname: &str, token: &Toke
 /// let (name, timeout) = ("semaphore:remote", Duration::from_secs(10));
 /// match acquire_semaphore_with_lock(&mut conn, name, 5, timeout) {
 ///     Ok(Some(token)) => {
-///         // … at most five at a time talk to the partner …
+///         // … at most five at a time call the partner …
 ///         release_fair_semaphore(&mut conn, name, &token)?;
 ///     }
-///     Ok(None) => println!("all five are at work"),
-///     Err(error) if error.is_contended() => println!("ask again"),
+///     Ok(None) => println!("all five permits are in use"),
+///     Err(error) if error.is_contended() => println!("try again"),
 ///     Err(error) => return Err(error),
 /// }
 /// # Ok::<(), leasehold::Error>(())
@@ -210,7 +211,7 @@ pub fn acquire_semaphore_with_lock(
     Ok(is_ours.then_some(token))
 }
 
-/// True for a permit. `None`: another program has the lock.
+/// Returns true for a permit. `None`: another program holds the lock.
 fn decision(answer: &Value) -> RedisResult<Option<bool>> {
     match answer {
         Value::Nil => Ok(None),

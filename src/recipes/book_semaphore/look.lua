@@ -8,26 +8,26 @@ local time = redis.call('TIME')
 local now = time[1] .. '.' .. string.sub('00000' .. time[2], -6)
 
 -- Returns an error unless the lowest and the highest score are times, at most a day ahead. A sweep
--- would empty any other ZSET, and scores in milliseconds (those of the book's Java port) never
--- pass.
+-- would empty any other ZSET, and scores in milliseconds (those of the book's Java port) would
+-- never expire.
 local function wrong_times()
   local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
   local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2]
   if first and (tonumber(first) or 0) < 1000000000 then
-    return redis.error_reply('WRONGKIND a semaphore with a score that is no time in seconds since 1970')
+    return redis.error_reply('WRONGKIND a semaphore with a score that is not a time in seconds since 1970')
   elseif last and (tonumber(last) or math.huge) > now + 86400 then
     return redis.error_reply('WRONGKIND a semaphore with a score more than a day ahead, or in milliseconds')
   end
 end
 
--- Removes the permits that are older than the caller's timeout: no permit has an end of its own.
+-- Removes the permits that are older than the caller's timeout: a permit has no end of its own.
 local function sweep(timeout)
   redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.6f', now - timeout / 1000))
 end
 
 -- Gives the semaphore an end, a day or ten timeouts from now, unless it has a later one, and the
--- owners of a fair one the same end. The timeouts of other programs are not known, so the end is
--- far: a key must not end before its permits. The first call precedes all writes: a user without
+-- owners of a fair one the same end. The timeouts of other programs are unknown, so the end is far
+-- away: a key must not end before its permits. The first call precedes all writes: a user without
 -- the right to `PEXPIRE` is refused with nothing written, and a missing key stays missing.
 local function outlive(timeout)
   local wanted, left = math.max(86400000, 10 * timeout), redis.call('PTTL', KEYS[1])

@@ -1,6 +1,6 @@
 -- KEYS     the semaphore, its owners and its counter, see look.lua and owners.lua
 -- ARGV[1]  our token
--- returns  1 if we have the permit and its timeout begins anew, 0 if it is lost
+-- returns  1 if we have the permit and its timeout was restarted, 0 if it is lost
 --
 -- Writes nothing for a lost permit. Safe to send twice: a time never moves back.
 

@@ -3,10 +3,10 @@
 -- KEYS[1]  a lock of any kind
 -- KEYS[2]  its companion
 --
--- Reads only, and never fails: for a key that is no lock it returns the key's type.
+-- Reads only, and never fails: for a key that is not a lock it returns the key's type.
 
 -- Returns the token, the end and the companion's description of each permit of a semaphore. Returns
--- nothing if the scores are no ends in milliseconds, see `semaphore/permits.lua`.
+-- an empty list if the scores are not ends in milliseconds, see `semaphore/permits.lua`.
 local function permits()
   local stored, described = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES'), {}
   local earliest, latest = tonumber(stored[2]), tonumber(stored[#stored])
@@ -27,8 +27,7 @@ end
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 local kind, value = redis.call('TYPE', KEYS[1]).ok, {}
--- A token, or fields and values. Of other types nothing more is read: no command is sent that the
--- type could refuse.
+-- A token, or fields and values. Other types are not read, since a command could fail on them.
 if kind == 'string' then
   value = { redis.call('GET', KEYS[1]) }
 elseif kind == 'hash' then

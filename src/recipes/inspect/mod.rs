@@ -1,4 +1,4 @@
-//! The holders of a lock, as the server knows them.
+//! Reads the holders of a lock from the server, or removes them.
 
 use std::time::{Duration, SystemTime};
 
@@ -31,7 +31,7 @@ pub(crate) fn force_releasing(lock: &LockName) -> Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Nothing,
-    /// A string: a mutex, a lock of the book, or of any client that locks by `SET NX`.
+    /// A string: a mutex, the book's lock, or a lock of any client that uses `SET NX`.
     Token,
     /// A hash of one owner and a count: a reentrant lock.
     Owner,
@@ -39,11 +39,11 @@ pub(crate) enum Found {
     ReadersOrWriter,
     /// A sorted set of permits: a semaphore.
     Permits,
-    /// A value that is no lock of this library.
+    /// A value that is not a lock of this library.
     Foreign,
 }
 
-/// Reads the reply of a forced release: true if it deleted the lock, and the lock's last state.
+/// Reads the reply to a forced release: true if it deleted the lock, and the lock's last state.
 pub(crate) fn understood_taken(answer: Value) -> RedisResult<(bool, (Found, Vec<Holder>))> {
     let (taken, found): (Value, Value) = parts(answer)?;
     Ok((yes_or_no(&taken)?, understood(found)?))
@@ -87,7 +87,7 @@ struct Looked {
 }
 
 impl Looked {
-    /// The holder whose token is the value of a string.
+    /// Returns the holder whose token is the value of a string.
     fn token(&self) -> Option<(Found, Vec<Holder>)> {
         let [value] = &self.stored[..] else {
             return None;
@@ -95,13 +95,13 @@ impl Looked {
         let mut holder = Holder::new(Part::Alone, self.left);
         holder.token = text(value).and_then(|token| token.parse().ok());
         self.describe(&mut holder);
-        // The companion has the last of the reserved fencing tokens.
+        // The companion stores the last of the reserved fencing tokens.
         let reserved = self.companion.get(4).and_then(number).unwrap_or(0);
         holder.fence = holder.fence.and_then(|last| last.before(reserved));
         Some((Found::Token, vec![holder]))
     }
 
-    /// The holders of a read-write lock, and the writers that wait for it.
+    /// Returns the holders of a read-write lock, and the writers that wait for it.
     fn readers_or_writer(&self) -> Option<(Found, Vec<Holder>)> {
         let pairs = self.stored.chunks_exact(2);
         let fields = pairs.map(|pair| (text(&pair[0]).unwrap_or_default(), &pair[1]));
@@ -113,7 +113,7 @@ impl Looked {
         Some((Found::ReadersOrWriter, holders.collect()))
     }
 
-    /// `None`: no holder, or its end has passed.
+    /// Returns the holder in this field. `None`: it is not a holder, or its end has passed.
     fn of_a_field(&self, field: &str, end: &Value) -> Option<Holder> {
         let (part, token) = match field.split_once(':')? {
             ("r", token) => (Part::Reader, token),
@@ -130,14 +130,14 @@ impl Looked {
         Some(holder)
     }
 
-    /// The holders of a semaphore.
+    /// Returns the holders of a semaphore.
     fn permits(&self) -> Option<(Found, Vec<Holder>)> {
         let permits = self.stored.chunks_exact(3);
         let holders = permits.filter_map(|permit| {
             let left = number(&permit[1])?.checked_sub(self.now)?;
             let mut holder = Holder::new(Part::Alone, Some(Duration::from_millis(left)));
             holder.token = text(&permit[0]).and_then(|token| token.parse().ok());
-            // Since when, the number of permits, and the owner, who may have spaces.
+            // The start, the number of permits, and the owner, which may contain spaces.
             let mut described = text(&permit[2])?.splitn(3, ' ');
             let mut next = || described.next();
             holder.since = next().and_then(|since| since.parse().ok()).and_then(moment);
@@ -148,7 +148,7 @@ impl Looked {
         (!self.stored.is_empty()).then(|| (Found::Permits, holders.collect()))
     }
 
-    /// The owner of a reentrant lock.
+    /// Returns the owner of a reentrant lock.
     fn owner(&self) -> Option<(Found, Vec<Holder>)> {
         let [owner, count] = &self.stored[..] else {
             return None;
@@ -161,8 +161,8 @@ impl Looked {
         Some((Found::Owner, vec![holder]))
     }
 
-    /// Adds the companion's data if the companion belongs to this holder: by its token, or by its
-    /// owner for a reentrant lock.
+    /// Adds the companion's data if it belongs to this holder, by its token, or by its owner for a
+    /// reentrant lock.
     fn describe(&self, holder: &mut Holder) {
         let [fence, token, owner, since, _] = &self.companion[..] else {
             return;
@@ -184,8 +184,7 @@ fn moment(millis: u64) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis))
 }
 
-/// A holder of a lock, as far as it is known. Less is known of a holder that does not use this
-/// crate.
+/// A holder of a lock. Less is known of a holder that does not use this crate.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Holder {
@@ -209,7 +208,7 @@ enum Part {
 }
 
 impl Holder {
-    /// A holder with only its role and the time left of its lease.
+    /// Creates a holder with only its role and the time left of its lease.
     fn new(part: Part, remaining: Option<Duration>) -> Self {
         Self {
             part,
@@ -223,61 +222,61 @@ impl Holder {
         }
     }
 
-    /// The time left of the lease. `None`: the lease does not end.
+    /// Returns the time left of the lease. `None`: the lease does not end.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }
 
-    /// The start of the hold, by the server's clock.
+    /// Returns the start of the hold, by the server's clock.
     #[must_use]
     pub fn since(&self) -> Option<SystemTime> {
         self.since
     }
 
-    /// The fencing token of the hold.
+    /// Returns the fencing token of the hold.
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.fence
     }
 
-    /// The token that identifies the hold. Anybody who has it can release the lock.
+    /// Returns the token that identifies the hold. Anyone who has it can release the lock.
     #[must_use]
     pub fn token(&self) -> Option<&Token> {
         self.token.as_ref()
     }
 
-    /// The owner as the holder gave it: host, process and thread, or its own text.
+    /// Returns the owner as the holder gave it: host, process and thread, or its own text.
     #[must_use]
     pub fn owner(&self) -> Option<&Owner> {
         self.owner.as_ref()
     }
 
-    /// The number of times that the owner holds a reentrant lock.
+    /// Returns the number of times that the owner holds a reentrant lock.
     #[must_use]
     pub fn count(&self) -> Option<u64> {
         self.count
     }
 
-    /// The number of permits that this holder of a semaphore counts.
+    /// Returns the number of permits of the semaphore, as this holder was given it.
     #[must_use]
     pub fn permits(&self) -> Option<u32> {
         self.permits
     }
 
-    /// True for a reader of a read-write lock.
+    /// Returns true for a reader of a read-write lock.
     #[must_use]
     pub fn is_reader(&self) -> bool {
         self.part == Part::Reader
     }
 
-    /// True for the writer of a read-write lock.
+    /// Returns true for the writer of a read-write lock.
     #[must_use]
     pub fn is_writer(&self) -> bool {
         self.part == Part::Writer
     }
 
-    /// True for a waiting writer that keeps new readers out.
+    /// Returns true for a waiting writer, which keeps new readers out.
     pub(crate) fn is_waiting(&self) -> bool {
         self.part == Part::Waiting
     }

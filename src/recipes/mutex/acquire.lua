@@ -2,20 +2,21 @@
 -- KEYS[2]  its companion: a HASH of fence, token, owner, since, reserved
 -- ARGV[1]  our token
 -- ARGV[2]  the lease in milliseconds; ignored if there is ARGV[6]
--- ARGV[3]  our owner, for people to read
+-- ARGV[3]  our owner, for humans to read
 -- ARGV[4]  1 to return the time left of another holder's lock; 0 or absent if not
--- ARGV[5]  the most further fencing tokens to reserve for hand-overs; 0 or absent for none
+-- ARGV[5]  the maximum number of further fencing tokens to reserve for hand-overs; 0 or absent for
+--          none
 -- ARGV[6]  the end in milliseconds since 1970, if the lease ends at a fixed time
 -- returns  our fencing token, or { our fencing token, number of reserved tokens after it } if
 --          ARGV[5] asks for more; if another holder has the lock nil, or { milliseconds until it
 --          ends, -1 if it has no end }
 --
 -- Safe to send twice: our token is recognised and keeps its fencing token, and its end never moves
--- to earlier. A refused attempt reads only the lock, and writes nothing. Everything that can fail
--- (types, numbers, the end) is checked before the first write, and the lock is written last: if the
--- server refuses us a command, no lock is left behind. The fencing token is the clock in
--- microseconds, or the last token plus one if that is greater. So it grows even if the clock is set
--- back or the companion is lost, and it is ahead of the clock only if the clock was set back.
+-- back. A refused attempt reads only the lock, and writes nothing. Everything that can fail (types,
+-- numbers, the end) is checked before the first write, and the lock is written last: if the server
+-- refuses us a command, no lock is left behind. The fencing token is the clock in microseconds, or
+-- the last token plus one if that is greater. So it grows even if the clock is set back or the
+-- companion is lost, and it is ahead of the clock only if the clock was set back.
 --
 -- Each argument, each command and each number that Lua formats takes about a microsecond. So rare
 -- arguments come last, numbers stay strings, and the common case comes first.
@@ -24,8 +25,8 @@ local is_guard, most = ARGV[4] == '1', ARGV[5] or '0'
 
 -- Converts an absolute end to a lease, by the server's clock. `SET … NX PXAT` with a past time
 -- replies OK but sets no lock; here that is an error, and so is an end further ahead than the
--- longest lease. Both are checked before the lock is read, so that a wrong end is an error on a
--- busy lock as well.
+-- longest lease. Both are checked before the lock is read, so that a wrong end is an error even on
+-- a busy lock.
 if ARGV[6] then
   local time = call('TIME')
   local left = ARGV[6] - time[1] * 1000 - math.floor(time[2] / 1000)
@@ -37,8 +38,8 @@ if ARGV[6] then
   lease = string.format('%.0f', left)
 end
 
--- Another holder has the lock: refuse. If the lock holds our own token, this attempt is a repeat,
--- and goes on.
+-- Another holder has the lock: refuse. If the lock holds our own token, this attempt is a repeat
+-- and continues.
 local holder = call('GET', lock)
 if holder and holder ~= token then
   return is_guard and { call('PTTL', lock) }
@@ -61,7 +62,7 @@ if fence and not holder and most == '0' and #lease < 7 and #fence == #clock and 
   call('HSET', companion, 'fence', clock, 'token', token, 'owner', ARGV[3], 'since', now, 'reserved', '0')
   call('SET', lock, token, 'PX', lease)
   if is_guard then
-    call('GET', lock) -- see at the end
+    call('GET', lock) -- see the end
   end
   return clock
 end
@@ -79,12 +80,12 @@ elseif call('EXISTS', companion) == 1 then
   return redis.error_reply('WRONGKIND a companion without a fencing token')
 end
 
--- The companion outlives the lock by far, so that the next fencing token is greater. It need not
--- stay for ever: once it is gone, the clock has moved on. Its end is written only once in 1,000
--- seconds, as the last fencing token shows, and for each lease of more than two hours (`7200000`).
--- The end is written before that fencing token, so that a user without the right to `PEXPIRE` is
--- refused every time. A new companion first gets the fencing token 0, since only an existing key
--- can have an end.
+-- The companion far outlives the lock, so that the next fencing token is greater. It need not stay
+-- forever: once it is gone, the clock has moved on. Its end is written only once in 1,000 seconds,
+-- as the last fencing token shows, and for each lease of more than two hours (`7200000`). The end
+-- is written before that fencing token, so that a user without the right to `PEXPIRE` is refused
+-- every time. A new companion first gets the fencing token 0, since only an existing key can have
+-- an end.
 if string.sub(fence or '', 1, -10) ~= string.sub(clock, 1, -10) or tonumber(lease) > 7200000 then
   if not fence then
     call('HSET', companion, 'fence', 0)
@@ -92,10 +93,10 @@ if string.sub(fence or '', 1, -10) ~= string.sub(clock, 1, -10) or tonumber(leas
   call('PEXPIRE', companion, math.max(86400000, 10 * lease))
 end
 
--- The lock is ours already and has a fencing token: this attempt is a repeat. It gets the same
+-- The lock is already ours and has a fencing token: this attempt is a repeat. It gets the same
 -- reply, so a guard gets the first of its tokens and the number of reserved ones after it. A caller
--- that reserves none has the token from a hand-over, and does not send which hand-over. It gets the
--- last reserved token, which is never below its own.
+-- that reserves none has its token from a hand-over, and does not send which one. It gets the last
+-- reserved token, which is never below its own.
 local ours, following = clock, '0'
 if holder and fence and call('HGET', companion, 'token') == token then
   ours = fence
@@ -103,7 +104,7 @@ if holder and fence and call('HGET', companion, 'token') == token then
     ours, following = string.format('%.0f', fence - reserved), reserved
   end
 else
-  -- A new hold, or one that was taken without a fencing token. Its fencing token is the clock in
+  -- A new hold, or one that was acquired without a fencing token. Its fencing token is the clock in
   -- microseconds, or the last token plus one if that is greater: so it grows if the companion is
   -- lost, and if the clock stands still. Tokens for hand-overs lie between the last token and the
   -- clock. So they are all greater than the last, and below whatever the clock gives after a loss
@@ -118,18 +119,19 @@ else
     following = string.format('%.0f', math.min(free, most))
     ours = string.format('%.0f', clock - following)
   end
-  -- The stored token is the last of ours, so that every other program takes a greater one. `token`
-  -- (whose fencing token this is) and `reserved` are read again by this script; the other fields
-  -- are for people to read.
+  -- The stored token is the last one issued, so that every other program gets a greater one.
+  -- `token` (whose fencing token this is) and `reserved` are read again by this script; the other
+  -- fields are for humans to read.
   call('HSET', companion, 'fence', stored, 'token', token, 'owner', ARGV[3], 'since', now, 'reserved', following)
 end
 
--- The lock itself is written last: if the server refuses us an earlier command, there is no lock.
+-- The lock itself is written last: if the server refuses us an earlier command, no lock is left
+-- behind.
 if not holder then
   call('SET', lock, token, 'PX', lease)
 else
-  -- A repeat moves the end only to later. `PTTL` is -1 for a lock without an end, such as one of
-  -- the book's; it keeps none.
+  -- A repeat moves the end only forward. `PTTL` is -1 for a lock without an end, such as one of the
+  -- book's; it keeps none.
   local left = call('PTTL', lock)
   if left >= 0 and left < tonumber(lease) then
     call('PEXPIRE', lock, lease)

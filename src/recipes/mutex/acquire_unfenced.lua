@@ -7,8 +7,8 @@
 --
 -- A guard without a fencing token sends the bare `SET … NX PX` first, and this script to wait, or
 -- to retry after a missing reply. Safe to send twice: our token is recognised, and its end never
--- moves to earlier. A refused attempt writes nothing, and a key of another type stops the script
--- before its first write.
+-- moves back. A refused attempt writes nothing, and a key of another type stops the script before
+-- its first write.
 
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then
@@ -17,7 +17,7 @@ end
 if not holder then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 else
-  -- A repeat moves the end only to later. `PTTL` is -1 for a lock without an end, such as an
+  -- A repeat moves the end only forward. `PTTL` is -1 for a lock without an end, such as an
   -- operator's; it keeps none.
   local left = redis.call('PTTL', KEYS[1])
   if left >= 0 and left < tonumber(ARGV[2]) then

@@ -1,14 +1,14 @@
 //! A lock by one atomic `SET … NX` with a lease, and a fencing token.
 //!
 //! This is the non-reentrant lock of the Chinese notes on Redis locks. It has the same key and
-//! value as [`simple`](super::simple): the two exclude each other, and every other program that
-//! locks by `SET … NX`.
+//! value as [`simple`](super::simple): the two exclude each other, and also every other program
+//! that locks by `SET … NX`.
 //!
 //! # The options of `SET`
 //!
-//! The notes list them all. This recipe sends only `NX` and `PX`:
+//! The notes list all of them. This recipe sends only `NX` and `PX`:
 //!
-//! - **`NX`**, used: on a key of another type the bare command replies "busy" for ever;
+//! - **`NX`**, used: on a key of another type the bare command replies "busy" forever;
 //!   [`try_acquire`] returns [`Error::WrongKind`].
 //! - **`PX` milliseconds**, used: the server refuses 0 and fractions, so a lease is rounded up to
 //!   whole milliseconds before it is sent.
@@ -18,11 +18,11 @@
 //!   [`End::At`] first checks the server's clock, in a script.
 //! - **`EXAT` time**, refused: like `PXAT`, but in whole seconds: the lock ends up to a second
 //!   early.
-//! - **`KEEPTTL`**, refused: `NX KEEPTTL` on a free key is a lock that never ends. `XX KEEPTTL`
-//!   overwrites the lock of any holder.
-//! - **`XX`**, refused: it only checks that there is a holder, so it takes the lock from that
+//! - **`KEEPTTL`**, refused: `NX KEEPTTL` on a free key creates a lock that never ends. `XX
+//!   KEEPTTL` overwrites the lock of any holder.
+//! - **`XX`**, refused: it only checks that the lock has a holder, so it takes the lock from that
 //!   holder. On a free key it does nothing.
-//! - **`GET`**, refused: it inverts the reply: nil if the lock was *taken*, the other holder's
+//! - **`GET`**, refused: it inverts the reply: nil if the lock was *acquired*, the other holder's
 //!   token if not. With `NX` it needs Redis 7.
 //!
 //! A bare `SET` without `NX` takes the lock from its holder, and without an expiry it never ends.
@@ -38,8 +38,8 @@
 //! [`try_acquire_unfenced`] issues none, so a late holder can write after the next one. Not
 //! guaranteed: that a holder notices the end of its lease, or that waiters are served in order.
 //!
-//! [`renew`] and [`release`] do not touch a lock that is not ours: nobody can take it between the
-//! comparison and the new end or the deletion.
+//! [`renew`] and [`release`] do not touch a lock that is not ours: no one can acquire it between
+//! the comparison and the new end or the deletion.
 //!
 //! # Source
 //!
@@ -50,15 +50,15 @@
 //!
 //! # Differences from the document
 //!
-//! - A script instead of the bare `SET`, for the fencing token. [`try_acquire_unfenced`] is the
-//!   bare command, without a difference.
-//! - An acquire that is sent twice is granted twice, to the same holder; the bare command refuses
-//!   its own holder.
+//! - A script instead of the bare `SET`, for the fencing token. [`try_acquire_unfenced`] sends the
+//!   bare command.
+//! - An acquire that is sent twice is granted both times, to the same holder; the bare command
+//!   refuses its own holder.
 //! - A time in the past is an error; `PXAT` replies OK and there is no lock.
-//! - A key of another type is an error, not a lock that stays busy for ever.
+//! - A key of another type is an error, not a lock that stays busy forever.
 //! - A renewal uses milliseconds instead of seconds, and keeps a later end.
 //! - A release leaves the lock's companion, so that the next fencing token is greater. The
-//!   companion ends by itself, a day or ten leases after the last acquire or renewal.
+//!   companion expires a day or ten leases after the last acquire or renewal, whichever is longer.
 
 use std::time::{Duration, SystemTime};
 
@@ -99,31 +99,32 @@ scripts! {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// This long after the server has taken the lock: 1 ms to 24 h, rounded up to milliseconds.
+    /// This long after the server grants the lock: 1 ms to 24 h, rounded up to milliseconds.
     After(Duration),
     /// At this time, rounded up to milliseconds. By the server's clock it must be in the future, at
     /// most 24 h ahead.
     At(SystemTime),
 }
 
-/// Takes the lock if it is free, or already ours. Never waits.
+/// Acquires the lock if it is free, or already ours. Never waits.
 ///
-/// `Ok(None)`: another holder has it. If sent again with the same token while the lock is held, it
-/// is granted again with the same fencing token; the end is set again, but never to an earlier
-/// time. A lock that this token took without a fencing token, by [`try_acquire_unfenced`] or by
+/// `Ok(None)`: another holder has it. If repeated with the same token while the lock is held, it is
+/// granted again with the same fencing token, and the lease is extended but never shortened. A lock
+/// that this token acquired without a fencing token, by [`try_acquire_unfenced`] or by
 /// [`simple`](super::simple), gets one.
 ///
-/// One round trip, or two if the server has lost the script.
+/// One round trip, or two if the script is not in the server's cache.
 ///
 /// # Errors
 /// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in `:lease`, or has braces
-///   other than one non-empty `{tag}`; the lease is not between 1 ms and 24 h; or the end is past
-///   or more than 24 h ahead by the server's clock, even if the lock is busy. Nothing was done.
+///   other than one non-empty `{tag}`; the lease is not between 1 ms and 24 h; or the end is in the
+///   past or more than 24 h ahead by the server's clock, which is checked even if the lock is busy.
+///   Nothing was done.
 /// - [`Error::Unknown`]: no reply came, so the lock may be held by [`Error::token`] until its end.
-///   Send it again with the same token, or [`release`] it, on another connection.
-/// - [`Error::WrongKind`]: the key is no string, so it is no lock of this kind, or the key beside
-///   it is no companion. Nothing was changed.
-/// - [`Error::Redis`]: the server refused; the lock was not taken.
+///   Repeat the call with the same token, or [`release`] the lock, on another connection.
+/// - [`Error::WrongKind`]: the key is not a string, so it is not a lock of this kind, or the key
+///   beside it is not a companion. Nothing was changed.
+/// - [`Error::Redis`]: the server refused; the lock was not acquired.
 ///
 /// # Example
 /// ```no_run
@@ -152,17 +153,17 @@ pub fn try_acquire(
     hold.acquire(conn, "mutex::try_acquire", Duration::ZERO, &call)
 }
 
-/// Takes the lock, waiting up to `acquire_timeout` for it.
+/// Acquires the lock, waiting up to `acquire_timeout` for it.
 ///
-/// Like [`try_acquire`], but retries after a random 1 to 10 ms. It tries at least once, even if
-/// `acquire_timeout` is zero; `Duration::MAX` waits for ever. `Ok(None)`: another holder had the
-/// lock until the deadline. All attempts have the same token, and an attempt without a timely reply
-/// is sent again while the connection is open.
+/// Like [`try_acquire`], but retries after a random 1 to 10 ms. Tries at least once, even if
+/// `acquire_timeout` is zero; `Duration::MAX` waits forever. `Ok(None)`: another holder had the
+/// lock until the deadline. All attempts use the same token, and an attempt without a timely reply
+/// is repeated while the connection is open.
 ///
 /// One round trip per attempt.
 ///
 /// # Errors
-/// As [`try_acquire`]. An [`End::At`] that passes during the wait, and a key that is no lock of
+/// As [`try_acquire`]. An [`End::At`] that passes during the wait, and a key that is not a lock of
 /// this kind, end the wait at once.
 ///
 /// # Example
@@ -190,21 +191,21 @@ pub fn acquire(
     hold.acquire(conn, "mutex::acquire", acquire_timeout, &call)
 }
 
-/// Takes the lock by the bare `SET … NX PX`, without a fencing token. Never waits.
+/// Acquires the lock by the bare `SET … NX PX`, without a fencing token. Never waits.
 ///
 /// `Ok(false)`: the key exists, with any holder or value. It may be our own lock: after
-/// [`Error::Unknown`] do not send it again, but [`release`] the token, or take the lock with it by
-/// [`try_acquire`].
+/// [`Error::Unknown`] do not repeat the call, but [`release`] the lock with the token, or acquire
+/// it with the token by [`try_acquire`].
 ///
-/// The lease counts from when the server takes the lock, rounded up to milliseconds. Always one
+/// The lease counts from when the server grants the lock, rounded up to milliseconds. Always one
 /// round trip.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the name, as for [`try_acquire`], or a lease that is not between 1 ms and
-///   24 h. Nothing was sent.
+/// - [`Error::Invalid`]: the name is invalid, as for [`try_acquire`], or the lease is not between 1
+///   ms and 24 h. Nothing was sent.
 /// - [`Error::Unknown`]: no reply came, so the lock may be held by [`Error::token`] until the lease
 ///   ends.
-/// - [`Error::Redis`]: the server refused; the lock was not taken.
+/// - [`Error::Redis`]: the server refused; the lock was not acquired.
 ///
 /// # Example
 /// ```no_run
@@ -234,13 +235,14 @@ pub fn try_acquire_unfenced(
 /// ours.
 ///
 /// The lease counts from when the server renews it, rounded up to milliseconds. A lock of ours
-/// without an end (by [`acquire_lock`](super::simple::acquire_lock)) keeps none.
+/// without an end, from [`acquire_lock`](super::simple::acquire_lock), stays without one.
 ///
-/// One round trip, or two if the server has lost the script.
+/// One round trip, or two if the script is not in the server's cache.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the name, or the lease, as for [`try_acquire_unfenced`]. Nothing was sent.
-/// - [`Error::Unknown`]: no reply came. It may be sent again.
+/// - [`Error::Invalid`]: the name or the lease is invalid, as for [`try_acquire_unfenced`]. Nothing
+///   was sent.
+/// - [`Error::Unknown`]: no reply came. The call can be repeated.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was renewed.
 ///
 /// # Example
@@ -250,7 +252,7 @@ pub fn try_acquire_unfenced(
 /// # let mut conn = pool.get()?;
 /// # let token = leasehold::Token::random();
 /// if !leasehold::recipes::mutex::renew(&mut conn, "report", &token, Duration::from_secs(10))? {
-///     println!("the lock is not ours any more: stop");
+///     println!("the lock is no longer ours: stop");
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -262,12 +264,12 @@ pub fn renew(conn: &mut Connection, name: &str, token: &Token, lease: Duration) 
 /// Releases the lock if it is still ours. `Ok(false)`: it was no longer ours, and nothing was
 /// deleted.
 ///
-/// One round trip, or two if the server has lost the script.
+/// One round trip, or two if the script is not in the server's cache.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the name, as for [`try_acquire`]. Nothing was sent.
-/// - [`Error::Unknown`]: no reply came. It may be sent again: `Ok(false)` then means that the lock
-///   had been released, or that the lease had ended.
+/// - [`Error::Invalid`]: the name is invalid, as for [`try_acquire`]. Nothing was sent.
+/// - [`Error::Unknown`]: no reply came. The call can be repeated: `Ok(false)` then means that the
+///   first call released the lock, or that the lease had ended.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was released.
 ///
 /// # Example
@@ -284,7 +286,8 @@ pub fn release(conn: &mut Connection, name: &str, token: &Token) -> Result<bool>
 }
 
 impl End {
-    /// The hold with this end, and its lease in milliseconds, which is ignored for a fixed end.
+    /// Gives the hold this end, and returns it with its lease in milliseconds, which is ignored for
+    /// a fixed end.
     fn of(self, hold: Hold) -> Result<(Hold, u64)> {
         match self {
             Self::After(lease) => Ok((hold, lease_millis("lease", lease)?)),
@@ -292,7 +295,7 @@ impl End {
                 ends_at @ Some(_) => Ok((Hold { ends_at, ..hold }, 0)),
                 None => Err(Error::invalid(
                     "end",
-                    "it has to lie between 1970 and the year 9999",
+                    "it must be between 1970 and the year 9999",
                 )),
             },
         }
@@ -318,8 +321,7 @@ pub(super) fn acquiring(hold: &Hold, lease_millis: u64, busy_reply: BusyReply) -
     };
     let call = call.arg(token).arg(lease_millis);
     let call = if hold.is_fenced {
-        // Optional arguments are left out if they have no effect: each costs the server a little
-        // time.
+        // Omits optional arguments that have no effect: each costs the server a little time.
         let reserved = (hold.reserved > 0 || hold.ends_at.is_some()).then_some(hold.reserved);
         call.arg(hold.owner.as_str())
             .arg(busy_reply.flag())
@@ -331,7 +333,7 @@ pub(super) fn acquiring(hold: &Hold, lease_millis: u64, busy_reply: BusyReply) -
     call.arg(hold.period_millis)
 }
 
-/// The cheapest way to take a lock.
+/// Returns the cheapest command that acquires a lock.
 fn set_if_free(key: &str, token: &str, lease_millis: u64) -> Cmd {
     let mut set = redis::cmd("SET");
     set.arg(&[key, token, "NX", "PX"]).arg(lease_millis);
@@ -339,7 +341,7 @@ fn set_if_free(key: &str, token: &str, lease_millis: u64) -> Cmd {
 }
 
 /// Returns true if the lock is ours, and now lasts at least this long. The companion may be missing
-/// even for a fenced hold, if a plain function took the lock.
+/// even for a fenced hold, if a plain function acquired the lock.
 pub(super) fn renewing(hold: &Hold, lease_millis: u64) -> Call {
     let lock = &hold.lock;
     let call = if hold.is_fenced {

@@ -5,15 +5,15 @@
 -- returns  1 if the lock is ours and lasts at least that long, 0 if it is not ours, or an error
 -- that begins with COMPANION if only the companion keeps us from renewing
 --
--- Never shortens: a later end stays, and so does a lock without an end (one of the book's). A lease
--- of 1 only checks the lock, and writes nothing. The companion is prolonged with the lock if it
--- belongs to this hold: a lock that was taken without a fencing token has none.
+-- Never shortens a lease: a later end stays, and so does a lock without an end (one of the book's).
+-- A lease of 1 only checks the lock, and writes nothing. The companion is prolonged with the lock
+-- if it belongs to this hold: a lock acquired without a fencing token has none.
 
--- Nobody can take the lock between this comparison and the writes below.
+-- No one can acquire the lock between this comparison and the writes below.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
--- Does the companion belong to this hold? A lock taken by `try_acquire_unfenced` or `simple` has
+-- Does the companion belong to this hold? A lock acquired by `try_acquire_unfenced` or `simple` has
 -- none, and an existing companion is that of an earlier hold. It is read before the first write,
 -- because a key of another type must stop the script. That error gets the prefix COMPANION: the
 -- lock is still ours, and the watchdog must not count it as lost. `pcall` returns an error as a

@@ -1,7 +1,7 @@
 -- KEYS[1]  the lock: a STRING, its holder's token
 -- KEYS[2]  the mark of the last run, see mark.lua
 -- ARGV[1]  our token
--- ARGV[2]  our owner, for people to read
+-- ARGV[2]  our owner, for humans to read
 -- ARGV[3]  the time to keep the mark, in milliseconds
 -- returns  1 if the lock was ours: the run is marked and the lock is free; 0 if it was not ours,
 --          and nothing was done
@@ -28,9 +28,9 @@ kept = string.format('%.0f', kept)
 
 -- If the server refuses a command, the script stops there and its earlier writes stay. So `PEXPIRE`
 -- comes first, where it changes nothing that a reader sees. After it only `HSET` can be refused,
--- before the mark is written.
+-- and then no mark is written.
 redis.call('PEXPIRE', KEYS[2], kept)
 redis.call('HSET', KEYS[2], 'at', string.format('%.0f', now), 'by', ARGV[2], 'token', ARGV[1])
 redis.call('PEXPIRE', KEYS[2], kept)
-redis.call('PEXPIRE', KEYS[1], 0) -- deletes it: a `DEL` might be refused now
+redis.call('PEXPIRE', KEYS[1], 0) -- deletes it: a `DEL` might be refused
 return 1

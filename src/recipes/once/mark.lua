@@ -7,7 +7,7 @@ local function read_mark()
   -- `pcall` returns an error as a table instead of ending the script.
   local run, wrong = redis.pcall('HMGET', KEYS[#KEYS], 'at', 'by', 'token'), nil
   if run.err then
-    wrong = string.find(run.err, 'WRONGTYPE') and 'a key that holds another type'
+    wrong = string.find(run.err, 'WRONGTYPE') and 'a key of another type'
   elseif run[1] then
     wrong = not string.find(run[1], '^%d+$') and 'a mark of the last run whose time is not a number'
   elseif redis.call('EXISTS', KEYS[#KEYS]) == 1 then

@@ -1,4 +1,4 @@
-//! Work that runs once in a period: the mark that a run leaves beside its lock.
+//! Work that runs once per period: the mark that a run leaves.
 
 use std::time::{Duration, SystemTime};
 
@@ -36,8 +36,8 @@ pub(crate) fn last_run(lock: &LockName) -> Call {
 
 /// An earlier run: its time and its owner.
 ///
-/// The last successful run of [`Lock::run_once`](crate::Lock::run_once), or the call that has
-/// executed a [`Lease::commit_once`](crate::Lease::commit_once).
+/// The last successful run of [`Lock::run_once`](crate::Lock::run_once), or the call of
+/// [`Lease::commit_once`](crate::Lease::commit_once) that executed the commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastRun {
     at: SystemTime,
@@ -46,8 +46,8 @@ pub struct LastRun {
 }
 
 impl LastRun {
-    /// Both times are milliseconds since 1970, by the server's clock. `None`: too far in the future
-    /// for this machine.
+    /// Creates a run. Both times are milliseconds since 1970, by the server's clock. `None`: too
+    /// far in the future for this machine.
     pub(crate) fn new(at: u64, by: Option<&str>, now: u64) -> Option<Self> {
         let at = Duration::from_millis(at);
         Some(Self {
@@ -57,19 +57,21 @@ impl LastRun {
         })
     }
 
-    /// The time at which the run succeeded or the commit was executed, by the server's clock.
+    /// Returns the time at which the run succeeded or the commit was executed, by the server's
+    /// clock.
     #[must_use]
     pub fn at(&self) -> SystemTime {
         self.at
     }
 
-    /// The time from the run to this query, by the server's clock; zero if that clock was set back.
+    /// Returns the time from the run to this query, by the server's clock; zero if that clock was
+    /// set back.
     #[must_use]
     pub fn ago(&self) -> Duration {
         self.ago
     }
 
-    /// Who did it: host, process and thread, or the name set by
+    /// Returns the owner that did the work: host, process and thread, or the name set by
     /// [`Options::owner`](crate::Options::owner). `None`: the mark has no valid owner.
     #[must_use]
     pub fn by(&self) -> Option<&Owner> {

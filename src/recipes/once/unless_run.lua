@@ -8,7 +8,7 @@
 --
 -- The server's clock decides, so the clocks of the hosts do not matter. A mark ahead of that clock
 -- by up to the period counts as just now: the clock was set back. If the mark is further ahead, the
--- clock was wrong when it was written, and the mark is ignored, so that nobody waits for the clock
+-- clock was wrong when it was written, and the mark is ignored, so that no run waits for the clock
 -- to catch up.
 do
   local period = table.remove(ARGV)

@@ -3,14 +3,14 @@
 -- ARGV[1]  our token
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  1 if the caller waits when refused, 0 if not
--- ARGV[4]  our owner, for people to read
+-- ARGV[4]  our owner, for humans to read
 -- ARGV[5]  1 to return the time until the last holder ends, 0 if not
--- returns  our fencing token; if there are other holders nil, or { milliseconds until the last one
+-- returns  our fencing token; if others hold the lock nil, or { milliseconds until the last one
 --          ends }
 --
 -- Safe to send twice: our token is recognised and keeps its fencing token. A refused attempt writes
--- at most our intent, which keeps new readers out. The intent ends after a second, so that a writer
--- that died does not block readers for longer, and is rewritten only when less than 500 ms of it
+-- at most our intent, which keeps new readers out. The intent expires after a second, so that a
+-- dead writer does not block readers for longer, and is rewritten only when less than 500 ms of it
 -- are left. Everything that can fail is checked before the first write, and the lock is written
 -- last: if the server refuses us a command, no lock is left behind. The fencing token is the clock
 -- in microseconds, or the last token plus one if that is greater: it grows even if the clock is set
@@ -46,7 +46,7 @@ if wrong then
   return wrong
 end
 
--- A new hold gets a new fencing token; a repeat keeps the one that it has.
+-- A new hold gets a new fencing token; a repeat keeps its own.
 if not (ends[ours] and fence and last[2] == ARGV[1]) then
   fence = next_fence(time, fence)
   redis.call('HSET', KEYS[2], 'fence', fence, 'token', ARGV[1], 'owner', ARGV[4], 'since', string.format('%.0f', now))

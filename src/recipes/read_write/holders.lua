@@ -26,7 +26,7 @@ local function read_holders()
     if field == 'kind' then
       is_ours = value == 'rw'
     elseif not string.find(field, '^[rwi]:.') then
-      return redis.error_reply('WRONGKIND a hash that is no read-write lock')
+      return redis.error_reply('WRONGKIND a hash that is not a read-write lock')
     else
       -- The value must be a time in whole milliseconds. If not, another program wrote it, and its
       -- end is unknown.
@@ -44,7 +44,7 @@ local function read_holders()
   -- A hash without `kind` is not ours: it may be a reentrant lock of the notes with an owner named
   -- `r:…`.
   if not is_ours then
-    return redis.error_reply('WRONGKIND a hash that is no read-write lock')
+    return redis.error_reply('WRONGKIND a hash that is not a read-write lock')
   end
 end
 

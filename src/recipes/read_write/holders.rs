@@ -1,4 +1,4 @@
-//! The functions for a reader, and those for a writer.
+//! The functions for readers and for writers.
 
 use std::time::Duration;
 
@@ -13,23 +13,22 @@ use crate::{
     wire::BusyReply,
 };
 
-/// Acquires the lock for reading, if no writer holds it or waits. Never waits.
+/// Acquires the lock for reading if no writer holds it or waits. Never waits.
 ///
 /// The lease is 1 ms to 24 h and counts from when the server grants it, rounded up to milliseconds.
-/// When it ends the hold is over, even if the reader has not finished: check the result of
+/// When the lease ends, the hold is over, even if the reader has not finished: check the result of
 /// [`release_read`], or renew in time.
 ///
-/// If sent twice with the same token it is granted once: the second attempt extends the lease, and
-/// never shortens it. `Ok(false)`: a writer holds the lock or waits. One round trip.
+/// If repeated with the same token it counts once: the second attempt extends the lease, and never
+/// shortens it. `Ok(false)`: a writer holds the lock or waits. One round trip.
 ///
 /// # Errors
 /// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in
 ///   `:lease`, or has braces other than one non-empty `{tag}`; the lease is not between 1 ms and 24
 ///   h. Nothing was sent. Or the token holds this lock for writing; nothing was changed.
-/// - [`Error::Unknown`]: no reply came, so the token may hold the lock until
-///   the lease ends. Release it, or send the same again, on another connection.
-/// - [`Error::WrongKind`]: the key is no read-write lock of this kind.
-///   Nothing was changed.
+/// - [`Error::Unknown`]: no reply came, so the token may hold the lock until the lease ends.
+///   Release it, or repeat the call, on another connection.
+/// - [`Error::WrongKind`]: the key is not a read-write lock of this kind. Nothing was changed.
 /// - [`Error::Redis`]: the server refused; nothing was changed.
 ///
 /// # Example
@@ -61,10 +60,10 @@ pub fn try_acquire_read(
 
 /// Acquires the lock for reading, waiting up to `acquire_timeout` for the writers.
 ///
-/// Retries after 1 to 10 ms, at random so that waiters do not retry in step. It tries at least
-/// once, even if `acquire_timeout` is zero; `Duration::MAX` waits for ever. `Ok(false)`: there was
-/// a writer until the deadline. Otherwise as [`try_acquire_read`], with the same token for all
-/// attempts. One round trip on a free lock, and one per retry.
+/// Retries after a random 1 to 10 ms, so that waiters do not retry in step. Tries at least once,
+/// even if `acquire_timeout` is zero; `Duration::MAX` waits forever. `Ok(false)`: a writer held the
+/// lock or waited until the deadline. Otherwise like [`try_acquire_read`], with the same token for
+/// all attempts. One round trip on a free lock, and one per retry.
 ///
 /// # Errors
 /// As [`try_acquire_read`].
@@ -100,13 +99,13 @@ pub fn acquire_read(
 /// Extends a reader's lease to `lease` from now, but never shortens it. `Ok(false)`: the hold is no
 /// longer ours.
 ///
-/// A hold whose lease has ended is not ours and is not brought back, even if the lock is still
-/// free. Waiting writers do not prevent a renewal; they get the lock when the reader stops. Waits
-/// only for the server. One round trip.
+/// A hold whose lease has ended is not ours and is not restored, even if the lock is still free.
+/// Waiting writers do not prevent a renewal; they get the lock when the reader stops renewing.
+/// Waits only for the server. One round trip.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the name or the lease, as for [`try_acquire_read`].
-///   Nothing was sent.
+/// - [`Error::Invalid`]: the name or the lease is invalid, as for [`try_acquire_read`]. Nothing was
+///   sent.
 /// - [`Error::Unknown`]: no reply came; the hold has the new end or the old
 ///   one.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing
@@ -121,7 +120,7 @@ pub fn acquire_read(
 /// use leasehold::recipes::read_write;
 ///
 /// if !read_write::renew_read(&mut conn, "prices", &token, Duration::from_secs(10))? {
-///     // … too late: a writer may have come in, so what was read may be half old, half new …
+///     // … too late: a writer may have started, so the data read may be half old, half new …
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -137,15 +136,14 @@ pub fn renew_read(
 }
 
 /// Releases a reader's hold. `Ok(false)`: its lease had ended, so a writer may have held the lock
-/// since.
+/// since then.
 ///
-/// The last holder deletes the key. Waits only for the server. One round trip.
+/// The last release deletes the key. Waits only for the server. One round trip.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the name, as for [`try_acquire_read`]. Nothing was
-///   sent.
-/// - [`Error::Unknown`]: no reply came; the hold is over now or at the end
-///   of its lease. If sent again, `Ok(false)` may mean that the first call succeeded.
+/// - [`Error::Invalid`]: the name is invalid, as for [`try_acquire_read`]. Nothing was sent.
+/// - [`Error::Unknown`]: no reply came; the hold is over now or at the end of its lease. If
+///   repeated, `Ok(false)` may mean that the first call succeeded.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing
 ///   was changed.
 ///
@@ -164,24 +162,25 @@ pub fn release_read(conn: &mut Connection, name: &str, token: &Token) -> Result<
     call.asks_for(Operation::new("read_write::release_read", name), conn)
 }
 
-/// Acquires the lock for writing, if there is no holder. Never waits, and keeps no reader out when
-/// it is refused.
+/// Acquires the lock for writing if no one holds it. Never waits, and does not keep readers out
+/// when it is refused.
 ///
 /// The lease is 1 ms to 24 h and counts from when the server grants it, rounded up to milliseconds.
-/// When it ends anybody may take the lock, even if the writer has not finished: check the result of
-/// [`release_write`], renew in time, and pass the grant's fencing token to the protected resource.
+/// When the lease ends, anyone may acquire the lock, even if the writer has not finished: check the
+/// result of [`release_write`], renew in time, and pass the grant's fencing token to the protected
+/// resource.
 ///
-/// If sent twice with the same token it is granted once, with the same fencing token, and the lease
-/// is never shortened. `Ok(None)`: there is another holder. Another waiting writer does not matter.
-/// One round trip.
+/// If repeated with the same token it counts once, with the same fencing token, and the lease is
+/// never shortened. `Ok(None)`: another holder has it. Other waiting writers do not matter. One
+/// round trip.
 ///
 /// # Errors
 /// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in `:lease`, or has braces
 ///   other than one non-empty `{tag}`; the lease is not between 1 ms and 24 h. Nothing was sent. Or
 ///   the token holds this lock for reading; nothing was changed.
 /// - [`Error::Unknown`]: no reply came, so the lock may be held by [`Error::token`] until the lease
-///   ends. Release it, or send the same again, on another connection.
-/// - [`Error::WrongKind`]: the key is no read-write lock of this kind, or its companion has no
+///   ends. Release it, or repeat the call, on another connection.
+/// - [`Error::WrongKind`]: the key is not a read-write lock of this kind, or its companion has no
 ///   fencing token. Nothing was changed.
 /// - [`Error::Redis`]: the server refused; nothing was changed.
 ///
@@ -214,10 +213,10 @@ pub fn try_acquire_write(
 /// Acquires the lock for writing, waiting up to `acquire_timeout` and keeping new readers out
 /// meanwhile.
 ///
-/// Retries after 1 to 10 ms, at random so that waiters do not retry in step. It tries at least
-/// once, even if `acquire_timeout` is zero, which keeps nobody out; `Duration::MAX` waits for ever.
-/// `Ok(None)`: there was another holder until the deadline. Otherwise as [`try_acquire_write`],
-/// with the same token for all attempts.
+/// Retries after a random 1 to 10 ms, so that waiters do not retry in step. Tries at least once,
+/// even if `acquire_timeout` is zero, which does not keep readers out; `Duration::MAX` waits
+/// forever. `Ok(None)`: another holder had it until the deadline. Otherwise like
+/// [`try_acquire_write`], with the same token for all attempts.
 ///
 /// From its first refusal until this function returns, no new reader is granted the lock; after an
 /// [`Error::Unknown`], or if the program dies, for up to a second more.
@@ -254,7 +253,7 @@ pub fn acquire_write(
     let call = acquiring_write(&hold, lease_millis("lease", lease)?, waits, BusyReply::No);
     let granted = hold.acquire(conn, "read_write::acquire_write", acquire_timeout, &call);
     if waits && has_given_up(&granted) {
-        // If this fails, the intent ends by itself within a second.
+        // If this fails, the intent expires within a second.
         let _ = releasing(&hold, Side::Intent).asks(conn);
     }
     granted
@@ -263,11 +262,12 @@ pub fn acquire_write(
 /// Extends the writer's lease to `lease` from now, but never shortens it. `Ok(false)`: the hold is
 /// no longer ours.
 ///
-/// A hold whose lease has ended is not ours and is not brought back, even if the lock is still
-/// free. The fencing token stays the same. Waits only for the server. One round trip.
+/// A hold whose lease has ended is not ours and is not restored, even if the lock is still free.
+/// The fencing token stays the same. Waits only for the server. One round trip.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the name or the lease, as for [`try_acquire_write`]. Nothing was sent.
+/// - [`Error::Invalid`]: the name or the lease is invalid, as for [`try_acquire_write`]. Nothing
+///   was sent.
 /// - [`Error::Unknown`]: no reply came; the hold has the new end or the old one.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
@@ -280,7 +280,7 @@ pub fn acquire_write(
 /// use leasehold::recipes::read_write;
 ///
 /// if !read_write::renew_write(&mut conn, "prices", &token, Duration::from_secs(10))? {
-///     // … too late: somebody else may have come in, so stop writing …
+///     // … too late: someone else may hold the lock, so stop writing …
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -295,15 +295,15 @@ pub fn renew_write(
         .asks_for(Operation::new("read_write::renew_write", name), conn)
 }
 
-/// Releases the writer's hold. `Ok(false)`: its lease had ended, so another holder may have had the
-/// lock since.
+/// Releases the writer's hold. `Ok(false)`: its lease had ended, so someone else may have held the
+/// lock since then.
 ///
 /// Waits only for the server. One round trip.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the name, as for [`try_acquire_write`]. Nothing was sent.
-/// - [`Error::Unknown`]: no reply came; the hold is over now or at the end of its lease. If sent
-///   again, `Ok(false)` may mean that the first call succeeded.
+/// - [`Error::Invalid`]: the name is invalid, as for [`try_acquire_write`]. Nothing was sent.
+/// - [`Error::Unknown`]: no reply came; the hold is over now or at the end of its lease. If
+///   repeated, `Ok(false)` may mean that the first call succeeded.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
 /// # Example
@@ -321,8 +321,8 @@ pub fn release_write(conn: &mut Connection, name: &str, token: &Token) -> Result
     call.asks_for(Operation::new("read_write::release_write", name), conn)
 }
 
-/// True if the wait has ended and the connection still responds. After an unknown outcome it may
-/// not, and another command could take a further time-out.
+/// Returns true if the wait has ended and the connection still responds. After an unknown outcome
+/// it may not respond, and another command could take one more time-out.
 fn has_given_up<T>(granted: &Result<Option<T>>) -> bool {
     !matches!(granted, Ok(Some(_)) | Err(Error::Unknown { .. }))
 }

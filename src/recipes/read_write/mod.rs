@@ -9,7 +9,7 @@
 //!   single-instance edition.
 //!
 //! The two editions of the article *Redis 分布式读写锁* are for programs that share a lock with its
-//! scripts. Programs that use only our functions get a sound lock from each of the three. But the
+//! scripts. Programs that use only our functions get a correct lock from each of the three. But the
 //! article's own scripts let one reader free, shorten or overwrite another's lock, and no function
 //! here can prevent that; each edition documents these gaps. Neither edition has fencing tokens or
 //! renewals, and in neither does a waiting writer keep new readers out.
@@ -17,49 +17,50 @@
 //! # The lock of this module
 //!
 //! The lock is a hash with one field per holder, named after its token; the value is the end of the
-//! hold by the server's clock. So each holder has its own lease: a holder that crashed blocks
-//! nobody once its own lease has ended, even if others renew theirs, and a release removes only its
-//! own field. A waiting writer also writes a field, its intent, which keeps new readers out: the
-//! writer gets the lock when the current readers have left or their leases have ended. An intent
-//! lasts at most a second, and the writer refreshes it while it waits.
+//! hold by the server's clock. So each holder has its own lease: a crashed holder stops blocking
+//! others when its own lease ends, even if others renew theirs, and a release removes only its own
+//! field. A waiting writer also writes a field, its intent, which keeps new readers out: the writer
+//! gets the lock when the current readers have left or their leases have ended. An intent lasts at
+//! most a second, and the writer refreshes it while it waits.
 //!
 //! **Writers go first.** A writer never waits for readers that came after it, but readers wait as
-//! long as there is always another writer. There is no order among writers, nor among readers.
+//! long as another writer holds the lock or waits. Writers have no order among themselves, nor do
+//! readers.
 //!
-//! A hold cannot change its mode. An acquire with a token that holds the lock in the other mode is
-//! [`Error::Invalid`](crate::Error::Invalid), because it would wait for itself. A token stands for
-//! one attempt, not for a thread: if sent again it is recognised, and a thread that wants to read
-//! twice uses two tokens.
+//! A hold cannot change its mode. An acquire with a token that holds the lock in the other mode
+//! gives [`Error::Invalid`](crate::Error::Invalid), because it would wait for itself. A token
+//! stands for one acquisition, not for a thread: a repeated attempt is recognised, and a thread
+//! that wants to read twice needs two tokens.
 //!
 //! An acquire or a release reads every holder, so its cost on the server grows by about a
 //! microsecond per holder. The cost of a renewal does not depend on their number.
 //!
 //! # Guarantees
 //!
-//! On one server that loses no data: a writer is granted the lock only if there is no other holder,
-//! and a reader only if there is no writer. A hold lasts until it is released or its lease ends by
-//! the server's clock. A writer's fencing token is greater than that of every earlier writer as
-//! long as that clock is not set back. Not guaranteed: that a holder notices the end of its lease.
+//! On one server that loses no data: a writer is granted the lock only if no one else holds it, and
+//! a reader only if no writer does. A hold lasts until it is released or its lease ends by the
+//! server's clock. A writer's fencing token is greater than that of every earlier writer as long as
+//! that clock is not set back. Not guaranteed: that a holder notices the end of its lease.
 //!
 //! No renewal extends or shortens another holder's lease, and no release ends another hold.
 //!
-//! A waiting reader may wait for ever, if there is always a writer. For a waiting writer the lock
-//! is free as soon as the readers at its first attempt have left or their leases have ended,
-//! however many readers follow; other writers may be faster. A release does not let new readers in
-//! before waiting writers.
+//! A reader may wait forever if writers keep coming. For a waiting writer the lock is free as soon
+//! as the readers at its first attempt have left or their leases have ended, however many readers
+//! follow; other writers may be faster. A release does not let new readers in before waiting
+//! writers.
 //!
 //! # Source
 //!
 //! The article on read-write locks: "获取读锁", "删除读锁", "获取写锁", "删除写锁". The article tries once, and
-//! leaves the wait to its caller; while there are readers, new ones get in before a writer. It has
-//! no renewal: a reader that takes too long is "silently unprotected", and a writer loses the lock
-//! without notice.
+//! leaves the wait to its caller; while readers hold the lock, new ones get in before a writer. It
+//! has no renewal: a reader that takes too long is "silently unprotected", and a writer loses the
+//! lock without notice.
 //!
 //! # Differences from the article
 //!
 //! - Each reader has its own hold, with its own token and end, while the article's readers share
-//!   one; its release never frees another reader's.
-//! - The token is random instead of a time, so that two writers never have the same.
+//!   one; a release never frees another reader's hold.
+//! - The token is random instead of a time, so two writers never have the same one.
 //! - The server's clock decides, not the clients'.
 //! - A waiting writer keeps new readers out.
 //! - A writer gets a fencing token, and both kinds of hold can be renewed.
@@ -117,8 +118,8 @@ pub(super) fn acquiring_read(hold: &Hold, lease_millis: u64, busy_reply: BusyRep
         .arg(busy_reply.flag())
 }
 
-/// Returns the fencing token, or nil if there is another holder. A waiting writer keeps new readers
-/// out.
+/// Returns the fencing token, or nil if someone else holds the lock. A waiting writer keeps new
+/// readers out.
 pub(super) fn acquiring_write(
     hold: &Hold,
     lease_millis: u64,

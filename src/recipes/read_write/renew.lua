@@ -5,10 +5,10 @@
 -- returns  1 if the hold is still ours and lasts at least that long, 0 if it is not ours, or an
 -- error that begins with COMPANION if only the companion keeps us from renewing
 --
--- Never shortens. A lease of 1 only checks the hold, and writes nothing. Reads no other holder, so
--- that the cost does not depend on their number. The key's end only moves to later, a millisecond
--- after the field's (see holders.lua). The companion is prolonged with the lock if it belongs to
--- this hold.
+-- Never shortens a lease. A lease of 1 only checks the hold, and writes nothing. Reads no other
+-- holder, so the cost does not depend on their number. The key's end only moves forward, a
+-- millisecond after the field's (see holders.lua). The companion is prolonged with the lock if it
+-- belongs to this hold.
 --
 -- A server out of memory refuses `HSET` unless the script has written before. So the ends of both
 -- keys are written first, even if they do not change.
@@ -23,7 +23,7 @@ if found[1] ~= 'rw' then
   if redis.call('EXISTS', KEYS[1]) == 0 then
     return 0
   end
-  return redis.error_reply('WRONGKIND a hash that is no read-write lock')
+  return redis.error_reply('WRONGKIND a hash that is not a read-write lock')
 end
 if not found[2] then
   return 0
@@ -31,15 +31,15 @@ end
 if not (string.find(found[2], '^%d+$') and tonumber(found[2]) < 9007199254740992) then
   return redis.error_reply('WRONGKIND a holder of a read-write lock whose end is not a timestamp')
 end
--- A hold that has ended is not ours, even if its field is still there. It is not brought back: a
--- caller may already have seen the lock as free.
+-- A hold that has ended is not ours, even if its field is still there. It is not restored: a caller
+-- may already have seen the lock as free.
 if tonumber(found[2]) < now then
   return 0
 end
 
--- Does the companion belong to this writer? A reader has no second key. `HMGET` rather than `HGET`,
--- so that the script needs the right to one command fewer. The reply is a list, or a table with
--- `err` on an error, as in `mutex/renew.lua`.
+-- Does the companion belong to this writer? A reader has no second key. Uses `HMGET` rather than
+-- `HGET`, so that the script needs the right to one command fewer. The reply is a list, or a table
+-- with `err` on an error, as in `mutex/renew.lua`.
 local companion = KEYS[2] and redis.pcall('HMGET', KEYS[2], 'token') or {}
 if companion.err then
   return redis.error_reply('COMPANION ' .. companion.err)

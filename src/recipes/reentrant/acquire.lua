@@ -7,12 +7,12 @@
 -- Safe to send twice: an acquisition that has a field is not counted again. A refused attempt reads
 -- only the lock, and writes nothing. Everything that can fail is checked before the first write,
 -- and the lock is written last. If the companion does not belong to this hold, a program that
--- writes no companion took the lock: the hold gets a fencing token now.
+-- writes no companion acquired the lock: the hold gets a fencing token now.
 local wrong = read_lock()
 if wrong then
   return wrong
 end
--- Another owner has the lock. A caller that will wait gets the longest time that it can last.
+-- Another owner has the lock. A caller that will wait gets the maximum time until the lock ends.
 if count > 0 and not is_owner then
   return ARGV[4] == '1' and { redis.call('PTTL', KEYS[1]) }
 end
@@ -21,10 +21,10 @@ if wrong then
   return wrong
 end
 
--- This acquisition was released before this attempt arrived. If it were counted now, nobody would
+-- This acquisition was released before this attempt arrived. If it were counted now, no one would
 -- release it.
 if known and not ends[ours] and beside.released == ARGV[2] then
-  return redis.error_reply('INVALIDTOKEN its acquisition has been given back already')
+  return redis.error_reply('INVALIDTOKEN its acquisition has already been released')
 end
 
 -- Re-entry never shortens the lease, and an acquisition that has been counted is not counted again.

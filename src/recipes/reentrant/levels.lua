@@ -10,14 +10,14 @@
 -- ARGV[2]  the token of this acquisition
 --
 -- Each acquisition of ours is one level of the count and has its own end, even if the same owner
--- enters again meanwhile. After that end, the owner's next acquire or release takes the level off
--- the count. The key ends with the last acquisition. Levels without a field were taken by a program
--- with the notes' scripts, which writes no companion: they end with the key.
+-- enters again meanwhile. After that end, the owner's next acquire or release subtracts the level
+-- from the count. The key ends with the last acquisition. Levels without a field were acquired by a
+-- program with the notes' scripts, which writes no companion: they end with the key.
 local ours = 't:' .. ARGV[2]
 -- The number of times that the lock is held (0: it is free), and true if our owner holds it.
 local count, is_owner = 0, false
 
--- Reads the lock only. Returns an error, or nothing. The lock is a hash of one field. A hash of
+-- Reads only the lock. Returns an error, or nothing. The lock is a hash of one field. A hash of
 -- several fields is not a lock of this kind and is not read at all, since it may be large. The
 -- count must be a whole number above 0, in Redis's format, and small enough to be incremented.
 local function read_lock()
@@ -36,7 +36,7 @@ end
 
 -- The companion's fields, and true if they belong to *this* hold: to our owner, with the last
 -- fencing token that was issued. Otherwise they belong to an earlier hold or to a lock of another
--- kind, because a program that writes no companion took the lock.
+-- kind, because a program that writes no companion acquired the lock.
 local beside, known = {}, false
 -- The ends of our current acquisitions by field, their number, the fields of the acquisitions that
 -- have ended, and the count without those.
@@ -74,7 +74,7 @@ local function read_companion()
     return
   end
   -- The key's end may be counted from a later time than this TIME, and the key must end first: so a
-  -- level is taken off the count only 100 ms after its end.
+  -- level is subtracted from the count only 100 ms after its end.
   for field, value in pairs(beside) do
     if string.sub(field, 1, 2) == 't:' then
       local ending = string.find(value, '^%d+$') and tonumber(value)
@@ -88,9 +88,9 @@ local function read_companion()
       end
     end
   end
-  -- All acquisitions have ended and the lock is held: either the key ended and our owner took it
-  -- again by the notes' script, or the server stalled just before TIME and the key still existed
-  -- when this script began.
+  -- All acquisitions have ended and the lock is held: either the key ended and our owner acquired
+  -- the lock again by the notes' script, or the server stalled just before TIME and the key still
+  -- existed when this script started.
   known = live > 0 or #over == 0 or ends_with(latest)
   if known and #over > 0 then
     counted = math.max(count - #over, math.min(live, count))
@@ -128,7 +128,7 @@ local function start_companion()
   return fence
 end
 
--- Removes the ended acquisitions from the companion: they have been taken off the count.
+-- Removes the ended acquisitions from the companion: they have been subtracted from the count.
 local function remove_over()
   for _, field in ipairs(over) do
     redis.call('HDEL', KEYS[2], field)
@@ -137,8 +137,8 @@ end
 
 -- Sets the key's end to `ending`, the end of our last acquisition. `PEXPIRE` counts from when the
 -- server executes it: if the server has stalled since TIME, the key would outlive the acquisitions,
--- and their levels would be taken for the notes'. So it is set again, but only if all levels are
--- ours: a level of the notes may last until the key's end.
+-- and their levels would look like the notes'. So it is set again, but only if all levels are ours:
+-- a level of the notes may last until the key's end.
 local function end_at(ending, all_are_ours)
   local from = now
   repeat

@@ -1,33 +1,33 @@
-//! A lock that its owner may take again: a hash of one owner and a count, and a fencing token.
+//! A lock that its owner may acquire again: a hash of one owner and a count, and a fencing token.
 //!
 //! This is the reentrant lock of the Chinese notes on Redis locks, modelled there on Java's
 //! `ReentrantLock`. As in the notes, the key `lock:NAME` is a hash of one field: the name of the
-//! field is the [`Owner`], and its value the number of times that the owner holds the lock. So a
-//! program with the three scripts of the notes shares the lock with a program that uses these
-//! functions: they exclude each other, and one owner may enter by either.
+//! field is the [`Owner`], and its value the number of times that the owner holds the lock. So
+//! programs that use the three scripts of the notes and programs that use these functions share the
+//! lock: they exclude each other, and one owner may enter through either.
 //!
 //! # Owner and token
 //!
-//! The *owner* is who may enter again: a thread of a process ([`Owner::current_thread`]), or a name
-//! of the caller's choice ([`Owner::new`]). The *token* identifies one acquisition. Use a new one
-//! for each: an acquire or a release whose reply was lost can then be sent again, because it is
-//! counted only once.
+//! The *owner* may enter again: a thread of a process ([`Owner::current_thread`]), or a name of the
+//! caller's choice ([`Owner::new`]). The *token* identifies one acquisition. Use a new one for
+//! each: an acquire or a release whose reply was lost can then be repeated, because it is counted
+//! only once.
 //!
 //! Each acquisition has its own lease: renewing one does not extend the others. An acquisition that
 //! is neither released nor renewed, because its process died or its reply was lost, ends with its
-//! own lease, even if the owner enters again meanwhile. Its level is taken off the count at the
-//! owner's next acquire or release, at the earliest 100 ms after its end; the lock is free when the
+//! own lease, even if the owner enters again meanwhile. The owner's next acquire or release, at the
+//! earliest 100 ms after that end, subtracts its level from the count; the lock is free when the
 //! last acquisition ends.
 //!
-//! The acquisitions and their ends are stored beside the lock, in a companion key that the notes'
-//! scripts do not know. Only the count shows levels that these scripts took:
+//! The acquisitions and their ends are stored in a companion key that the notes' scripts do not
+//! know. Only the count shows levels that these scripts acquired:
 //!
-//! - A level of theirs has no token. [`release`] with a new token releases one of them, once no
-//!   acquisition of ours is left.
-//! - If an owner's lock ends, and the *same* owner takes it again by the notes' script, then a late
-//!   release of ours, meant for the earlier hold, releases the new one. If you use both, give them
-//!   different owners.
-//! - The notes' script for renewing extends the key, but not an acquisition of ours.
+//! - Such a level has no token. [`release`] with a new token releases one of them, once none of our
+//!   acquisitions is left.
+//! - If an owner's lock ends, and the *same* owner acquires it again by the notes' script, then a
+//!   late release of ours, meant for the earlier hold, releases the new one. If you use both, give
+//!   them different owners.
+//! - The notes' renewal script extends the key, but none of our acquisitions.
 //!
 //! # Guarantees
 //!
@@ -50,20 +50,20 @@
 //!
 //! - Leases are milliseconds, checked before the first write. The notes' script counts first and
 //!   then sets the end: `EXPIRE` with `0.5` fails after the hash was written, which then never
-//!   ends, and with `0` it deletes the lock that the script reports as taken.
+//!   ends, and with `0` it deletes the lock that the script reports as acquired.
 //! - Re-entry never shortens the lease; the notes set the end to the new lease from now, even if
 //!   that is 300 s earlier.
-//! - A hash without an end gets one as soon as its owner enters again.
-//! - A key that is no lock of this kind is an error; the notes' scripts increment it or report a
-//!   busy lock. So is a count that is 0, negative or no number; the notes' release decrements it
+//! - A hash without an end gets one when its owner enters again.
+//! - A key that is not a lock of this kind is an error; the notes' scripts increment it or report a
+//!   busy lock. So is a count that is 0, negative or not a number; the notes' release decrements it
 //!   further, and the lock is never freed.
 //! - An acquire or a release that is sent twice counts once; in the notes it counts twice, and the
 //!   lock stays until it ends.
-//! - A renewal is for one acquisition, not for the owner, and never shortens.
+//! - A renewal applies to one acquisition, not to the owner, and never shortens it.
 //! - The replies of a release have names: nil is [`Release::NotHeld`], 0 [`Release::StillHeld`], 1
 //!   [`Release::Freed`].
-//! - If the lease has ended and the owner has taken the lock again, releases of the earlier hold do
-//!   nothing; in the notes they free the new hold.
+//! - If the lease has ended and the owner has acquired the lock again, releases of the earlier hold
+//!   do nothing; in the notes they free the new hold.
 
 use std::time::Duration;
 
@@ -95,32 +95,31 @@ pub enum Release {
         /// The number of times that the owner still holds the lock.
         count: u64,
     },
-    /// The owner does not hold the lock, or not by this acquisition (any more). Nothing was
+    /// The owner does not hold the lock, or no longer holds it by this acquisition. Nothing was
     /// changed. The notes' script replies nil.
     NotHeld,
 }
 
-/// Takes the lock if it is free, or enters it again if the owner holds it. Never waits.
+/// Acquires the lock if it is free, or enters it again if the owner holds it. Never waits.
 ///
-/// `Ok(None)`: another owner has it. The token identifies this acquisition: if sent again with the
+/// `Ok(None)`: another owner has it. The token identifies this acquisition: if repeated with the
 /// same token, it is granted again with the same fencing token, and not counted again.
 ///
-/// The lease counts from when the server takes the lock, rounded up to milliseconds. Re-entry sets
-/// the end again, but never to an earlier time.
+/// The lease counts from when the server grants the lock, rounded up to milliseconds. Re-entry
+/// never shortens it.
 ///
-/// One round trip, or two if the server has lost the script.
+/// One round trip, or two if the script is not in the server's cache.
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name is empty, longer than 512 bytes, ends in
 ///   `:lease`, or has braces other than one non-empty `{tag}`; or the lease is not between 1 ms and
 ///   24 h. Nothing was sent.
-/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. Send it again with the same token,
-///   or release it with [`Error::token`](crate::Error::token), on another connection: the count
-///   stays right either way.
-/// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no hash of one owner and a whole
-///   count above 0 (such as a lock of another kind), or the key beside it is no companion. Nothing
-///   was changed.
-/// - [`Error::Redis`](crate::Error::Redis): the server refused; the lock was not taken.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. Repeat the call with the same token,
+///   or release with [`Error::token`](crate::Error::token), on another connection: the count stays
+///   correct either way.
+/// - [`Error::WrongKind`](crate::Error::WrongKind): the key is not a hash of one owner and a whole
+///   count above 0, or its companion key is not a companion. Nothing was changed.
+/// - [`Error::Redis`](crate::Error::Redis): the server refused; the lock was not acquired.
 ///
 /// # Example
 /// ```no_run
@@ -150,17 +149,18 @@ pub fn try_acquire(
     hold.acquire(conn, "reentrant::try_acquire", Duration::ZERO, &call)
 }
 
-/// Takes the lock, or enters it again, waiting up to `acquire_timeout` while another owner has it.
+/// Acquires the lock, or enters it again, waiting up to `acquire_timeout` while another owner has
+/// it.
 ///
-/// Like [`try_acquire`], but retries after a random 1 to 10 ms. It tries at least once, even if
-/// `acquire_timeout` is zero; `Duration::MAX` waits for ever. `Ok(None)`: another owner had the
-/// lock until the deadline. All attempts have the same token, and an attempt without a timely reply
-/// is sent again while the connection is open.
+/// Like [`try_acquire`], but retries after a random 1 to 10 ms. Tries at least once, even if
+/// `acquire_timeout` is zero; `Duration::MAX` waits forever. `Ok(None)`: another owner had the lock
+/// until the deadline. All attempts use the same token, and an attempt without a timely reply is
+/// repeated while the connection is open.
 ///
 /// One round trip per attempt.
 ///
 /// # Errors
-/// As [`try_acquire`]. A key that is no lock of this kind ends the wait at once.
+/// As [`try_acquire`]. A key that is not a lock of this kind ends the wait at once.
 ///
 /// # Example
 /// ```no_run
@@ -191,17 +191,17 @@ pub fn acquire(
 /// Extends one acquisition's lease to `lease` from now, but never shortens it. `Ok(false)`: it is
 /// no longer the owner's, was released, or has ended.
 ///
-/// The token is that of the acquisition. The lock lasts as long as its longest acquisition; one
-/// without an end (after `PERSIST`) keeps none. The lease counts from when the server renews it,
-/// rounded up to milliseconds; a lease of 1 ms only checks the acquisition. A level that the notes'
-/// script took has no token: any new token renews it.
+/// Pass the token of the acquisition. The lock lasts as long as its longest acquisition; one
+/// without an end (after `PERSIST`) stays without one. The lease counts from when the server renews
+/// it, rounded up to milliseconds; a lease of 1 ms only checks the acquisition. A level acquired by
+/// the notes' script has no token: any new token renews it.
 ///
-/// One round trip, or two if the server has lost the script.
+/// One round trip, or two if the script is not in the server's cache.
 ///
 /// # Errors
-/// - [`Error::Invalid`](crate::Error::Invalid): the name, or the lease, as for [`try_acquire`].
-///   Nothing was sent.
-/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. It may be sent again.
+/// - [`Error::Invalid`](crate::Error::Invalid): the name or the lease is invalid, as for
+///   [`try_acquire`]. Nothing was sent.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. The call can be repeated.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was renewed.
 ///
@@ -216,7 +216,7 @@ pub fn acquire(
 /// # let token = Token::random();
 /// let owner = Owner::current_thread();
 /// if !reentrant::renew(&mut conn, "report", &owner, &token, Duration::from_secs(10))? {
-///     println!("the lock is not ours any more: stop");
+///     println!("the lock is no longer ours: stop");
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -232,21 +232,22 @@ pub fn renew(
     call.asks_for(Operation::new("reentrant::renew", name), conn)
 }
 
-/// Releases one acquisition. The last one frees the lock.
+/// Releases one acquisition. The release of the last one frees the lock.
 ///
-/// The token is that of the acquisition. If sent again with the same token, it is not counted
-/// again: the second result is [`Release::NotHeld`]. Acquisitions may be released in any order.
+/// Pass the token of the acquisition. A repeated release does not count again: its result is
+/// [`Release::NotHeld`]. Acquisitions may be released in any order.
 ///
-/// A level that the notes' script took has no token: any new token releases one, once no
-/// acquisition of ours is left.
+/// A level acquired by the notes' script has no token: any new token releases one, once none of our
+/// acquisitions is left.
 ///
-/// One round trip, or two if the server has lost the script.
+/// One round trip, or two if the script is not in the server's cache.
 ///
 /// # Errors
-/// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`try_acquire`]. Nothing was sent.
-/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. Send it again with the same token on
-///   another connection: [`Release::NotHeld`] then means that it had been released, or that the
-///   lease had ended.
+/// - [`Error::Invalid`](crate::Error::Invalid): the name is invalid, as for [`try_acquire`].
+///   Nothing was sent.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. Repeat the call with the same token
+///   on another connection: [`Release::NotHeld`] then means that the first call released it, or
+///   that the lease had ended.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was released.
 ///
@@ -280,16 +281,17 @@ pub fn release(conn: &mut Connection, name: &str, owner: &Owner, token: &Token) 
 
 /// Returns the number of times that the owner holds the lock: 0 if it is free or another owner's.
 ///
-/// The result is true for the moment of the query only. To protect a write, use the fencing token.
+/// The result holds only for the moment of the query. To protect a write, use the fencing token.
 ///
 /// One round trip.
 ///
 /// # Errors
-/// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`try_acquire`]. Nothing was sent.
-/// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no hash, is a read-write lock, or
-///   its count is no whole number above 0.
-/// - [`Error::Redis`](crate::Error::Redis): the server refused or did not reply. As this only
-///   reads, nothing was changed.
+/// - [`Error::Invalid`](crate::Error::Invalid): the name is invalid, as for [`try_acquire`].
+///   Nothing was sent.
+/// - [`Error::WrongKind`](crate::Error::WrongKind): the key is not a hash, is a read-write lock, or
+///   its count is not a whole number above 0.
+/// - [`Error::Redis`](crate::Error::Redis): the server refused or did not reply. Nothing was
+///   changed, since this only reads.
 ///
 /// # Example
 /// ```no_run
@@ -311,7 +313,7 @@ pub fn holds(conn: &mut Connection, name: &str, owner: &Owner) -> Result<u64> {
     match answer {
         (None, None) => Ok(0),
         (Some(count), None) => whole_number_above_0(count)
-            .ok_or_else(|| operation.wrong_kind("a count that is no whole number above 0")),
+            .ok_or_else(|| operation.wrong_kind("a count that is not a whole number above 0")),
         (_, Some(_)) => Err(operation.wrong_kind("a lock of another kind")),
     }
 }
@@ -334,7 +336,7 @@ pub(super) fn acquiring(hold: &Hold, lease_millis: u64, busy_reply: BusyReply) -
 pub(super) enum Levels {
     /// Only the acquisition that was counted with the token.
     Counted,
-    /// Also a level that the notes' scripts took, which has no token.
+    /// Also a level acquired by the notes' scripts, which has no token.
     AlsoOfTheNotes,
 }
 

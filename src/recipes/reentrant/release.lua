@@ -5,10 +5,10 @@
 --          held n - 1 times
 --
 -- Safe to send twice: the field of a released acquisition is gone, and `released` has the last one.
--- If ARGV[3] is 0, an unknown token releases a level that a program without a companion took, but
+-- If ARGV[3] is 0, an unknown token releases a level acquired by a program without a companion, but
 -- only once all acquisitions with a field have been released. Everything that can fail is checked
 -- before the first write. The lock is written last: if the server refuses us that command, the lock
--- ends with its lease and is never counted down twice.
+-- ends with its lease and is never decremented twice.
 local answer = read_lock_and_companion('')
 if answer then
   return answer
@@ -18,8 +18,8 @@ if known and ends[ours] then
   redis.call('HDEL', KEYS[2], ours)
   ends[ours], live = nil, live - 1
 elseif beside[ours] or beside.released == ARGV[2] or live > 0 or ARGV[3] == '1' then
-  -- One of: its end has passed, or its hold is over, and it must not free the next hold; this is a
-  -- repeated release; or levels of ours are left, which only their own tokens release.
+  -- One of: its end has passed, or its hold is over and it must not free the next hold; this is a
+  -- repeated release; or levels of ours remain, which only their own tokens release.
   return 0
 elseif not known then
   -- A level of a program without a companion gets a companion now, so that this release can be

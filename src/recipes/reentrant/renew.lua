@@ -5,9 +5,9 @@
 -- returns  1 if the acquisition is ours and lasts at least that long, 0 if it is not ours, or an
 --          error that begins with COMPANION if only the companion keeps us from renewing
 --
--- Never shortens, and a key without an end keeps none. A lease of 1 only checks the acquisition,
--- and writes nothing. An acquisition whose end has passed is not brought back, even if it still
--- counts. A server out of memory refuses `HSET` unless the script has written before: so the
+-- Never shortens a lease, and a key without an end stays without one. A lease of 1 only checks the
+-- acquisition, and writes nothing. An acquisition whose end has passed is not restored, even if it
+-- still counts. A server out of memory refuses `HSET` unless the script has written before: so the
 -- companion's end is written first.
 local answer = read_lock_and_companion('COMPANION ')
 if answer then

@@ -1,15 +1,15 @@
 -- KEYS, ARGV[1] as in permits.lua
 -- ARGV[2]  the lease in milliseconds
 -- ARGV[3]  the number of permits
--- ARGV[4]  our owner, for people to read
+-- ARGV[4]  our owner, for humans to read
 -- ARGV[5]  1 to return the time until a permit ends, 0 if not
 -- returns  the number of permits that are not held by others, at least 1 with ours, or { 1,
---          milliseconds until the next caller has one } if ours was the last; if there is none for
---          us nil, or { milliseconds until there is one }
+--          milliseconds until the next caller has one } if ours was the last; if none is free nil,
+--          or { milliseconds until one is }
 --
 -- Safe to send twice: our token is recognised, and has one permit. A refused attempt writes
--- nothing. Each caller is judged by its own number of permits: if more are held than that, nobody
--- loses one, and the caller waits until enough of them have ended.
+-- nothing. Each caller is judged by its own number of permits: if more are held than that, no one
+-- loses a permit, and the caller waits until enough of them have ended.
 
 local wrong = read_ends()
 if wrong then
@@ -19,12 +19,12 @@ end
 local ours, permits = our_end(), tonumber(ARGV[3])
 local from_now = string.format('%.0f', now)
 
--- Returns the milliseconds until there is a permit, if `count` are held, that is all or more. After
--- a grant it is the last read: a write ends the tracking of a key, a read starts it again.
+-- Returns the milliseconds until a permit is free, if `count` (all or more) are held. After a grant
+-- this is the last read: a write ends the tracking of a key, a read starts it again.
 local function until_free(count)
   local limit = { 'LIMIT', count - permits, 1 }
   local awaited = redis.call('ZRANGEBYSCORE', KEYS[1], from_now, '+inf', 'WITHSCORES', unpack(limit))
-  -- There is none if the server stood still until the last had ended.
+  -- Missing if the server stood still until the last permit had ended.
   return awaited[2] and tonumber(awaited[2]) - now or 0
 end
 
@@ -39,10 +39,10 @@ wrong = wrong_fence(stored[1], not stored[1] and redis.call('EXISTS', KEYS[2]) =
 if wrong then
   return wrong
 end
--- It changes nothing, and a server out of memory refuses it. After any write it would allow all.
+-- This changes nothing, but a server out of memory refuses it. After any write it would allow all.
 redis.call('ZADD', KEYS[1], 'XX', 'GT', 0, ARGV[1])
--- The end comes before the first write that could stay: a user without the right to it is refused
--- here. The permit comes last.
+-- The end comes before the first write that could stay: a user without the right to set it is
+-- refused here. The permit comes last.
 local ends = math.max(ours or 0, now + tonumber(ARGV[2]))
 local last = math.max(latest or 0, ends)
 stay(last)
@@ -55,7 +55,7 @@ if not (ours and stored[2]) then
 end
 companion_stays(last)
 redis.call('ZADD', KEYS[1], string.format('%.0f', ends), ARGV[1])
--- Before the first permit there was no key that could get an end.
+-- Sets the end again: before the first permit no key existed.
 stay(last)
 local free = permits - held + (ours and 1 or 0)
 if free > 1 or ARGV[5] ~= '1' then

@@ -1,23 +1,24 @@
-//! At most N holders at once: a sorted set of tokens, each with an end of its own.
+//! At most N holders at once: a sorted set of tokens, each with its own end.
 //!
 //! The key `lock:NAME` is a sorted set. A member is a holder's token, and its score the end of that
 //! holder's permit in milliseconds by the server's clock. So each holder has its own lease: the
-//! permit of a holder that crashed is free once its lease has ended, even if others renew theirs,
-//! and a release removes only its own. The companion, a hash, tells people who holds and since
-//! when. Both keys are gone with the last permit.
+//! permit of a crashed holder is free once its lease has ended, even if others renew theirs, and a
+//! release removes only its own permit. The companion, a hash, shows operators who holds permits
+//! and since when. Both keys are deleted with the last permit.
 //!
 //! # The number of permits
 //!
-//! Each acquire names the number, and is granted if fewer permits than that are held. It is not
-//! stored as a rule for others: to change it, start the new program beside the old one. Until all
-//! callers name the new number, each is judged by its own, and [`holders`] shows what each of them
-//! counts. If more are held than a caller counts, nobody loses a permit: that caller waits.
+//! Each acquire passes the number, and is granted if fewer permits than that are held. The server
+//! stores no limit for all: to change the number, start the new program alongside the old one.
+//! Until all callers pass the new number, each is judged by its own, and [`holders`] shows the
+//! number that each holder passed. If more permits are held than a caller's number allows, no one
+//! loses a permit: that caller waits.
 //!
-//! One acquire takes one permit. To take several at once would need an order among those that
-//! wait: without one, whoever wants many waits for ever beside those who want one.
+//! One acquire is one permit. To acquire several at once would need an order among the waiters:
+//! without one, a caller that wants many may wait forever while others take one at a time.
 //!
-//! There is no fencing token: several holders have no order. Where a late holder must not write,
-//! protect the resource by a [`mutex`](super::mutex), or write through
+//! A permit has no fencing token, since the holders have no order. If a late holder must not write,
+//! protect the resource with a [`mutex`](super::mutex), or write through
 //! [`Lease::commit`](crate::Lease::commit) or [`Lease::transaction`](crate::Lease::transaction),
 //! which check the permit in the same step.
 //!
@@ -26,10 +27,10 @@
 //! # Guarantees
 //!
 //! On one server that loses no data, at most N permits are held at once by the server's clock, if
-//! all callers name the same number. A permit lasts until it is released or its lease ends. A
-//! permit that is released twice frees one. A renewal never takes back a permit that was lost, and
-//! never shortens one. Not guaranteed: that a holder notices the end of its lease, or that waiters
-//! are served in order.
+//! all callers pass the same number. A permit lasts until it is released or its lease ends. A
+//! permit that is released twice frees one. A renewal never restores a lost permit, and never
+//! shortens one. Not guaranteed: that a holder notices the end of its lease, or that waiters are
+//! served in order.
 //!
 //! # Source
 //!
@@ -37,13 +38,13 @@
 //!
 //! # Differences from the book
 //!
-//! - The score is the end of the permit instead of the time at which it was asked for. So each
-//!   holder has its own lease, and the time-out of one caller cannot end the permit of another.
-//! - The server's clock decides, in one script. A caller with a slow clock takes no permit from a
-//!   holder, and a counter, which the book needs for that reason, does not exist.
+//! - The score is the end of the permit instead of the time of its request. So each holder has its
+//!   own lease, and the timeout of one caller cannot end the permit of another.
+//! - The server's clock decides, in one script. A caller with a slow clock cannot take a permit
+//!   from a holder, so the book's counter is not needed.
 //! - A refused caller writes nothing.
-//! - A renewal requires that the permit is still there.
-//! - The keys end. The book's stay for ever.
+//! - A renewal requires that the permit still exists.
+//! - The keys expire. The book's stay forever.
 
 use std::time::Duration;
 
@@ -69,24 +70,23 @@ scripts! {
 
 const MOST_PERMITS: u32 = 10_000;
 
-/// Takes a permit if fewer than `permits` are held. Never waits.
+/// Acquires a permit if fewer than `permits` are held. Never waits.
 ///
-/// `Ok(false)`: none is free. If sent again with the same token, it is granted again and still has
-/// one permit; the end is set again, but never to an earlier time. `permits` is 1 to 10,000. The
-/// lease is 1 ms to 24 h and counts from when the server grants it, rounded up to milliseconds.
+/// `Ok(false)`: none is free. If repeated with the same token, it is granted again and still has
+/// one permit; the lease is extended but never shortened. `permits` is 1 to 10,000. The lease is 1
+/// ms to 24 h and counts from when the server grants it, rounded up to milliseconds.
 ///
-/// One round trip, or two if the server has lost the script.
+/// One round trip, or two if the script is not in the server's cache.
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name is empty, longer than 512 bytes, ends in
-///   `:lease`, or has braces other than one non-empty `{tag}`; or the
-///   number of permits, or the lease. Nothing was sent.
+///   `:lease`, or has braces other than one non-empty `{tag}`; or the number of permits or the
+///   lease is out of range. Nothing was sent.
 /// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so [`Error::token`](crate::Error)
-///   may hold a permit until the lease ends. Release it, or send the same again, on another
-///   connection.
-/// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no semaphore of this kind, such as
-///   one of the book's, or the key beside it is no companion. Nothing was changed.
-/// - [`Error::Redis`](crate::Error::Redis): the server refused; no permit was taken.
+///   may hold a permit until the lease ends. Release it, or repeat the call, on another connection.
+/// - [`Error::WrongKind`](crate::Error::WrongKind): the key is not a semaphore of this kind (it may
+///   be one of the book's), or its companion key is not a companion. Nothing was changed.
+/// - [`Error::Redis`](crate::Error::Redis): the server refused; no permit was acquired.
 ///
 /// # Example
 /// ```no_run
@@ -116,11 +116,11 @@ pub fn try_acquire(
     Ok(granted.is_some())
 }
 
-/// Takes a permit, waiting up to `acquire_timeout` while none is free.
+/// Acquires a permit, waiting up to `acquire_timeout` while none is free.
 ///
-/// Like [`try_acquire`], but retries after a random 1 to 10 ms. It tries at least once, even if
-/// `acquire_timeout` is zero; `Duration::MAX` waits for ever. `Ok(false)`: none was free until the
-/// deadline. All attempts have the same token, and an attempt without a timely reply is sent again
+/// Like [`try_acquire`], but retries after a random 1 to 10 ms. Tries at least once, even if
+/// `acquire_timeout` is zero; `Duration::MAX` waits forever. `Ok(false)`: none was free until the
+/// deadline. All attempts use the same token, and an attempt without a timely reply is repeated
 /// while the connection is open.
 ///
 /// One round trip per attempt.
@@ -156,15 +156,15 @@ pub fn acquire(
 }
 
 /// Extends the permit's lease to `lease` from now, but never shortens it. `Ok(false)`: the permit
-/// is no longer ours, and is not taken back.
+/// is no longer ours, and is not restored.
 ///
 /// The lease counts from when the server renews it, rounded up to milliseconds; a lease of 1 ms
-/// only checks the permit. One round trip, or two if the server has lost the script.
+/// only checks the permit. One round trip, or two if the script is not in the server's cache.
 ///
 /// # Errors
-/// - [`Error::Invalid`](crate::Error::Invalid): the name, or the lease, as for [`try_acquire`].
-///   Nothing was sent.
-/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. It may be sent again.
+/// - [`Error::Invalid`](crate::Error::Invalid): the name or the lease is invalid, as for
+///   [`try_acquire`]. Nothing was sent.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. The call can be repeated.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was renewed.
 ///
@@ -178,7 +178,7 @@ pub fn acquire(
 /// # let mut conn = pool.get()?;
 /// # let token = leasehold::Token::random();
 /// if !semaphore::renew(&mut conn, "partner-api", &token, Duration::from_secs(10))? {
-///     println!("the permit is not ours any more: stop");
+///     println!("the permit is no longer ours: stop");
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -190,14 +190,16 @@ pub fn renew(conn: &mut Connection, name: &str, token: &Token, lease: Duration) 
     call.asks_for(Operation::new("semaphore::renew", name), conn)
 }
 
-/// Releases the permit if it is still ours. `Ok(false)`: it was no longer ours, and none was freed.
+/// Releases the permit if it is still ours. `Ok(false)`: it was no longer ours, and no permit was
+/// freed.
 ///
-/// One round trip, or two if the server has lost the script.
+/// One round trip, or two if the script is not in the server's cache.
 ///
 /// # Errors
-/// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`try_acquire`]. Nothing was sent.
-/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. It may be sent again: `Ok(false)`
-///   then means that the permit had been released, or that its lease had ended.
+/// - [`Error::Invalid`](crate::Error::Invalid): the name is invalid, as for [`try_acquire`].
+///   Nothing was sent.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came. The call can be repeated:
+///   `Ok(false)` then means that the first call released the permit, or that its lease had ended.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was released.
 ///
@@ -214,13 +216,14 @@ pub fn release(conn: &mut Connection, name: &str, token: &Token) -> Result<bool>
     call.asks_for(Operation::new("semaphore::release", name), conn)
 }
 
-/// Returns the holders of the permits, the one whose lease ends first at the beginning.
+/// Returns the holders of the permits, in the order in which their leases end.
 ///
-/// The result is true for the moment of the query only. One round trip; changes nothing.
+/// The result holds only for the moment of the query. One round trip; changes nothing.
 ///
 /// # Errors
-/// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`try_acquire`]. Nothing was sent.
-/// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no semaphore.
+/// - [`Error::Invalid`](crate::Error::Invalid): the name is invalid, as for [`try_acquire`].
+///   Nothing was sent.
+/// - [`Error::WrongKind`](crate::Error::WrongKind): the key is not a semaphore.
 /// - [`Error::Redis`](crate::Error::Redis): the server refused or did not reply.
 ///
 /// # Example
@@ -238,7 +241,7 @@ pub fn holders(conn: &mut Connection, name: &str) -> Result<Vec<Holder>> {
     let (found, holders) = (answer.and_then(understood)).map_err(|it| operation.failed(it))?;
     match found {
         Found::Nothing | Found::Permits => Ok(holders),
-        _ => Err(operation.wrong_kind("something that is no semaphore")),
+        _ => Err(operation.wrong_kind("something that is not a semaphore")),
     }
 }
 
@@ -246,13 +249,13 @@ impl Hold {
     /// Sets the number of permits, before an acquire.
     pub(crate) fn among(self, permits: u32) -> Result<Self> {
         let is_sensible = (1..=MOST_PERMITS).contains(&permits);
-        ensure(is_sensible, "permits", "there have to be 1 to 10,000")?;
+        ensure(is_sensible, "permits", "it must be between 1 and 10,000")?;
         Ok(Self { permits, ..self })
     }
 }
 
-/// Returns 1 more than the number of permits that are still free, or { 1, milliseconds until there
-/// is one }; nil or { milliseconds until there is one } if there is none for us.
+/// Returns 1 plus the number of free permits, or { 1, milliseconds until one is free }; if none is
+/// free for us nil, or { milliseconds until one is free }.
 pub(super) fn acquiring(hold: &Hold, lease_millis: u64, busy_reply: BusyReply) -> Call {
     on(&ACQUIRE_SEMAPHORE, hold)
         .arg(lease_millis)

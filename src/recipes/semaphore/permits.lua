@@ -2,23 +2,24 @@
 --
 -- KEYS[1]  the semaphore: a ZSET of the holders' tokens; the score is the permit's end in
 --          milliseconds since 1970 by the server's clock
--- KEYS[2]  the companion: a HASH with a field p:<token> for each permit, for people to read: since
---          when it is held, the number of permits that its holder counts, and the owner; and the
---          fencing token of locks of other kinds, 0 if there was none
+-- KEYS[2]  the companion: a HASH with a field p:<token> for each permit, for humans to read: the
+--          start of its hold, the number of permits that its holder passed, and the owner; and the
+--          fencing token of locks of other kinds, 0 if none
 -- ARGV[1]  our token
 --
 -- A permit whose end has passed counts as absent, and the next acquire or release that writes
 -- removes it. Both keys end with the last permit, unless the companion has the fencing token of a
--- lock of another kind that had this name before. The 0 keeps such a lock from taking the companion
--- for a foreign hash. Everything is checked before the first write.
+-- lock of another kind that had this name before. With the 0 such a lock does not take the
+-- companion for a foreign hash. Everything is checked before the first write.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- The earliest and the latest end of a permit, of those that have passed too.
+-- The earliest and the latest end of a permit, including ends that have passed.
 local earliest, latest
 
--- Returns an error unless the key is a semaphore or absent. A score below 10^12 (in 2001) is no end
--- in milliseconds: the book's semaphores have seconds there, and all their permits would seem over.
+-- Returns an error unless the key is a semaphore or absent. A score below 10^12 (in 2001) is not an
+-- end in milliseconds: the book's semaphores have seconds there, and all their permits would seem
+-- expired.
 local function read_ends()
   local kind = redis.call('TYPE', KEYS[1]).ok
   if kind == 'none' then
@@ -29,7 +30,7 @@ local function read_ends()
   earliest = tonumber(redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2])
   latest = tonumber(redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2])
   if earliest < 1e12 or latest >= 9007199254740992 then
-    return redis.error_reply('WRONGKIND a sorted set whose scores are no ends in milliseconds')
+    return redis.error_reply('WRONGKIND a sorted set whose scores are not ends in milliseconds')
   end
 end
 
@@ -51,13 +52,13 @@ local function sweep()
 end
 
 -- Sets the semaphore's end, a millisecond after the end of the last permit. Not by `PEXPIRE`: since
--- Redis 7.2 that counts from the start of the script. `TIME` may be later, if the server stood
+-- Redis 7.2 that counts from the start of the script. `TIME` may be later if the server stood
 -- still, and the key would end before a permit that was granted earlier.
 local function stay(last)
   redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', last + 1))
 end
 
--- Lets the companion stay for so long at least.
+-- Makes the companion stay at least this long.
 local function companion_stays(last)
   if redis.call('PTTL', KEYS[2]) <= last - now then
     redis.call('PEXPIREAT', KEYS[2], string.format('%.0f', last + 1))

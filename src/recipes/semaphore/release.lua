@@ -1,9 +1,9 @@
 -- KEYS, ARGV[1] as in permits.lua
 -- returns  1 if the permit was ours and is free now, 0 if it was not ours
 --
--- If it is sent twice, the second finds no permit of ours and frees none. The keys are gone with
--- the last permit. The companion comes first: one of another type stops the script before the
--- permit is touched.
+-- If sent twice, the second finds no permit of ours and frees none. The keys are deleted with the
+-- last permit. The companion comes first: one of another type stops the script before the permit is
+-- touched.
 
 local wrong = read_ends()
 if wrong then

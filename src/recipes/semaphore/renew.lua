@@ -2,9 +2,9 @@
 -- ARGV[2]  the lease from now, in milliseconds
 -- returns  1 if the permit is still ours and lasts at least that long, 0 if it is not ours
 --
--- A permit that was lost is not taken back: another holder may have it. Never shortens. A lease of
--- 1 only checks the permit, and writes nothing. The end of both keys only moves to later. A key
--- beside the permit that is no companion stays as it is, and keeps nobody from renewing.
+-- A lost permit is not restored: another holder may have it. Never shortens a lease. A lease of 1
+-- only checks the permit, and writes nothing. The end of both keys only moves forward. A companion
+-- key of another type stays unchanged, and does not prevent the renewal.
 
 local wrong = read_ends()
 if wrong then

@@ -4,8 +4,8 @@
 -- returns  1 if the lock is ours, 0 if another holder has it
 --
 -- Safe to send twice: our token is recognised. GET comes first, so a key of another type stops the
--- script before its first write. A refused attempt writes only if the lock has no end. Nobody can
--- release and retake the lock between PTTL and PEXPIRE.
+-- script before its first write. A refused attempt writes only if the lock has no end. No one can
+-- release and acquire the lock between PTTL and PEXPIRE.
 
 local holder = redis.call('GET', KEYS[1])
 local with_end = ARGV[2] ~= '0'
@@ -29,8 +29,8 @@ if holder == ARGV[1] then
   return 1
 end
 
--- Another holder has it. A lock without an end gets one, so that a holder that died does not block
--- the lock for ever. An existing end stays.
+-- Another holder has it. A lock without an end gets one, so that a dead holder does not block the
+-- lock forever. An existing end stays.
 if with_end and redis.call('PTTL', KEYS[1]) == -1 then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end

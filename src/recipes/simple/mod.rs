@@ -8,47 +8,47 @@
 //!
 //! # Guarantees
 //!
-//! While `lock:NAME` holds a token, nobody who uses these functions, or the book's in any language,
-//! gets the lock.
-//! - [`acquire_lock`]: the lock outlives its holder.
+//! While `lock:NAME` holds a token, no one else gets the lock through these functions, or the
+//! book's in any language.
+//! - [`acquire_lock`]: the lock outlives a holder that dies.
 //! - [`acquire_lock_with_timeout`]: on one server that loses no data, there is at most one holder
 //!   at a time, by the server's clock, and the lock is free at most `lock_timeout` after it was
-//!   taken. Not guaranteed: that a holder notices the end of its lease.
+//!   acquired. Not guaranteed: that a holder notices the end of its lease.
 //! - [`release_lock`] deletes the lock only while it holds our token. It leaves no `WATCH` on the
 //!   connection if the server replies.
-//! - [`commit_while_held`] executes the commands at one moment at which the lock holds our token,
-//!   or not at all. They must go to the server that has the lock: for any other resource use a
-//!   fencing token.
+//! - [`commit_while_held`] executes the commands at a moment when the lock holds our token, or not
+//!   at all. They must go to the server that has the lock: for any other resource use a fencing
+//!   token.
 //!
 //! # Source
 //!
 //! The book's `acquire_lock` and `release_lock` (section 6.2.3) and `acquire_lock_with_timeout`
 //! (6.2.5), which the Jedis article calls `acquireLock`, `releaseLock` and
 //! `acquireLockWithTimeout`. [`commit_while_held`] is not in the book, whose callers never check
-//! before a write that they still hold the lock: it puts the `WATCH` of `release_lock` around the
-//! writes themselves.
+//! before a write that they still hold the lock: it applies the `WATCH` of `release_lock` to the
+//! writes.
 //!
 //! # Differences from the book
 //!
-//! - One `SET … NX`, with `PX` for a lease, in place of `SETNX` and `EXPIRE`: a crash between the
-//!   two cannot leave a lock without an end.
+//! - One `SET … NX`, with `PX` for a lease, replaces `SETNX` and `EXPIRE`: a crash between the two
+//!   cannot leave a lock without an end.
 //! - A wait of zero tries once; in the book it does not try at all.
-//! - The clock is monotonic, and no sleep passes the deadline. The Jedis article sleeps whole
+//! - The clock is monotonic, and a sleep never passes the deadline. The Jedis article sleeps whole
 //!   seconds.
-//! - A key of another type is an error, not a lock that stays busy for ever.
+//! - A key of another type is an error, not a lock that stays busy forever.
 //! - An attempt whose reply was lost is repeated with the *same* token while the connection is
-//!   open, so that a lock that it took is recognised.
+//!   open, so that a lock that it acquired is recognised.
 //! - A wait cannot be interrupted: use a deadline. The article swallows the interrupt and then
 //!   polls without a pause.
 //! - A lease is in milliseconds, not whole seconds. The book's Java rounds a lease under a second
 //!   to `EXPIRE 0`, which deletes the key.
-//! - One script checks for an end and sets it: nobody can release and retake the lock between the
-//!   check and the `EXPIRE`. As in the book the end is the waiter's `lock_timeout`, not the
+//! - One script checks for an end and sets it, so no one can release and acquire the lock between
+//!   the check and the `EXPIRE`. As in the book the end is the waiter's `lock_timeout`, not the
 //!   holder's. The printed book renews any lock with less than half a second left (`not
 //!   conn.ttl()`); the erratum and this function do not.
 //! - A release takes two round trips instead of four or five, and its loop is bounded. It returns
 //!   `false` also if the `DEL` found nothing to delete, and sends `UNWATCH` after every path that
-//!   does not reach `EXEC`, errors included.
+//!   does not reach `EXEC`, including errors.
 
 mod several;
 mod under_lock;
@@ -77,27 +77,29 @@ pub use several::with_locks;
 pub(crate) use under_lock::{PATIENCE, run_with_lock};
 pub use under_lock::{transaction_while_held, transaction_with_lock, with_lock};
 
-/// The most attempts of a release, which starts again if the lock changes between its two round
-/// trips.
+/// The maximum number of attempts of a release, which is retried if the lock changes between its
+/// two round trips.
 const RELEASE_ATTEMPTS: u32 = 100;
 
-/// Takes the book's lock, **which has no end**: if its holder dies, it stays until it is deleted.
+/// Acquires the book's lock, **which has no end**: if its holder dies, it stays until it is
+/// deleted.
 ///
-/// Waits up to `acquire_timeout` while another holder has the lock, and retries after 1 to 10 ms
-/// (at random, so that waiters do not retry in step). It tries at least once, even if
-/// `acquire_timeout` is zero; `Duration::MAX` waits for ever. `Ok(None)`: another holder had the
-/// lock until the deadline. Unless you port code of the book, use [`acquire_lock_with_timeout`].
+/// Waits up to `acquire_timeout` while another holder has the lock, and retries after a random 1 to
+/// 10 ms, so that waiters do not retry in step. Tries at least once, even if `acquire_timeout` is
+/// zero; `Duration::MAX` waits forever. `Ok(None)`: another holder had the lock until the deadline.
+/// Unless you port the book's code, use [`acquire_lock_with_timeout`].
 ///
 /// One round trip on a free lock, two for the first attempt on a held one, then one per retry.
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name is empty, longer than 512 bytes, ends in
 ///   `:lease`, or has braces other than one non-empty `{tag}`. Nothing was sent.
-/// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so the lock may be held, for ever,
-///   by [`Error::token`](crate::Error::token). Release it with that token on another connection.
-/// - [`Error::WrongKind`](crate::Error::WrongKind): the key is no string, so it is no lock of this
-///   kind.
-/// - [`Error::Redis`](crate::Error::Redis): the server refused; the lock was not taken.
+/// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so
+///   [`Error::token`](crate::Error::token) may hold the lock forever. Release it with that token on
+///   another connection.
+/// - [`Error::WrongKind`](crate::Error::WrongKind): the key is not a string, so it is not a lock of
+///   this kind.
+/// - [`Error::Redis`](crate::Error::Redis): the server refused; the lock was not acquired.
 ///
 /// # Example
 /// ```no_run
@@ -106,7 +108,7 @@ const RELEASE_ATTEMPTS: u32 = 100;
 /// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// let mut conn = pool.get()?;
 /// if let Some(token) = leasehold::acquire_lock(&mut conn, "report", Duration::from_secs(10))? {
-///     // … nobody else writes the report now …
+///     // … no one else writes the report now …
 ///     leasehold::release_lock(&mut conn, "report", &token)?;
 /// }
 /// # Ok::<(), leasehold::Error>(())
@@ -121,22 +123,22 @@ pub fn acquire_lock(
     acquire(conn, operation, &lock, acquire_timeout, None)
 }
 
-/// Takes a lock that ends by itself after `lock_timeout`, waiting up to `acquire_timeout` for it.
+/// Acquires a lock that expires after `lock_timeout`, waiting up to `acquire_timeout` for it.
 ///
-/// It waits like [`acquire_lock`]. The lease counts from when the server takes the lock, rounded up
-/// to milliseconds. When it ends anybody may take the lock, even if its holder has not finished:
+/// Waits like [`acquire_lock`]. The lease counts from when the server grants the lock, rounded up
+/// to milliseconds. When it ends, anyone may acquire the lock, even if its holder has not finished:
 /// choose a lease longer than the work, and check the result of [`release_lock`], or write through
 /// [`commit_while_held`].
 ///
 /// If the lock has a holder and no end (after [`acquire_lock`], or from a program that died between
-/// `SETNX` and `EXPIRE`), it gets the end `lock_timeout` from now, so that it does not stay for
-/// ever. An existing end is never changed.
+/// `SETNX` and `EXPIRE`), this call sets its end to `lock_timeout` from now, so that it does not
+/// stay forever. An existing end is never changed.
 ///
 /// One round trip on a free lock, two for the first attempt on a held one, then one per retry.
 ///
 /// # Errors
-/// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`acquire_lock`], or a
-///   `lock_timeout` that is not between 1 ms and 24 h. Nothing was sent.
+/// - [`Error::Invalid`](crate::Error::Invalid): the name is invalid, as for [`acquire_lock`], or
+///   `lock_timeout` is not between 1 ms and 24 h. Nothing was sent.
 /// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so the lock may be held by
 ///   [`Error::token`](crate::Error::token) until the lease ends.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): as for
@@ -174,13 +176,14 @@ pub fn acquire_lock_with_timeout(
 /// deleted.
 ///
 /// Waits only for the server. Two round trips: `WATCH` and `GET`, then `MULTI`, `DEL`, `EXEC`. If
-/// the lock changes in between (a waiter gives it an end), it starts again, at most 100 times.
+/// the lock changes in between (a waiter gives it an end), the release is retried, at most 100
+/// times.
 ///
 /// # Errors
-/// - [`Error::Invalid`](crate::Error::Invalid): the name, as for [`acquire_lock`]. Nothing was
-///   sent.
-/// - [`Error::Unknown`](crate::Error::Unknown): no reply to the `EXEC` came. Calling it again is
-///   safe; `Ok(false)` may then mean that the first call had released the lock.
+/// - [`Error::Invalid`](crate::Error::Invalid): the name is invalid, as for [`acquire_lock`].
+///   Nothing was sent.
+/// - [`Error::Unknown`](crate::Error::Unknown): the `EXEC` got no reply. The call can be repeated:
+///   `Ok(false)` may then mean that the first call released the lock.
 /// - [`Error::Contended`](crate::Error::Contended): the lock changed in each of 100 attempts. It is
 ///   still ours.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): the lock
@@ -193,7 +196,7 @@ pub fn acquire_lock_with_timeout(
 /// let token = std::env::var("LOCK_TOKEN").unwrap_or_default().parse()?;
 /// let mut conn = pool.get()?;
 /// if !leasehold::release_lock(&mut conn, "report", &token)? {
-///     eprintln!("the lease had ended before the work did");
+///     eprintln!("the lease ended before the work did");
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -218,23 +221,23 @@ pub fn release_lock(conn: &mut Connection, lock_name: &str, token: &Token) -> Re
 /// Executes a transaction only while the lock is still ours. Does not release the lock.
 ///
 /// `build` adds the commands; it is called once, before anything is sent. If the lock changes but
-/// stays ours (by a renewal, or a waiter that gives it an end), the commit is repeated, at most 8
+/// stays ours (by a renewal, or a waiter that gives it an end), the commit is retried, at most 8
 /// times. Waits only for the server. Two round trips: `WATCH` and `GET`, then `MULTI`, the
 /// commands, `EXEC`.
 ///
-/// The result is that of the pipeline: a tuple or a `Vec` with one value per command, without those
+/// Returns the result of the pipeline: a tuple or a `Vec` with one value per command, except those
 /// marked [`ignore`](redis::Pipeline::ignore). An empty pipeline only checks that the lock is still
 /// ours.
 ///
 /// # Errors
 /// - [`Error::Lost`](crate::Error::Lost): the lock is no longer ours. Nothing was written.
-/// - [`Error::Invalid`](crate::Error::Invalid): the name, or a command that would end the
+/// - [`Error::Invalid`](crate::Error::Invalid): the name is invalid, or a command would end the
 ///   transaction or change the connection (`MULTI`, `EXEC`, `WATCH`, `SUBSCRIBE`, `CLIENT`, …).
 ///   Nothing was sent.
-/// - [`Error::Partial`](crate::Error::Partial): a command was refused inside `EXEC` and the others
+/// - [`Error::Partial`](crate::Error::Partial): a command inside `EXEC` was refused; the others
 ///   were executed. Redis does not roll back.
-/// - [`Error::Unknown`](crate::Error::Unknown): no reply to the `EXEC` came. Either all was written
-///   or nothing.
+/// - [`Error::Unknown`](crate::Error::Unknown): the `EXEC` got no reply. Either everything was
+///   written or nothing.
 /// - [`Error::Reply`](crate::Error::Reply): it was written, but the replies do not fit `T`.
 /// - [`Error::Contended`](crate::Error::Contended): the lock changed in each of 8 attempts. Nothing
 ///   was written.
@@ -265,7 +268,7 @@ pub fn commit_while_held<T: FromRedisValue>(
     commit.answer(results)
 }
 
-/// The book's loop, for a lock with a lease or without an end.
+/// Runs the book's loop, for a lock with a lease or without an end.
 pub(crate) fn acquire(
     conn: &mut Connection,
     operation: Operation<'_>,
@@ -296,8 +299,8 @@ fn set_if_absent(
     }
 }
 
-/// The first attempt: the book's `SETNX` and `EXPIRE` in one command, so that no crash can come
-/// between them.
+/// Returns the first attempt: the book's `SETNX` and `EXPIRE` in one command, so that a crash
+/// cannot come between them.
 fn set(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Cmd {
     let mut set = redis::cmd("SET");
     set.arg(lock.key()).arg(token.as_str()).arg("NX");
@@ -307,8 +310,8 @@ fn set(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Cmd {
     set
 }
 
-/// A retry: takes the lock if it is free or already ours, and gives it an end if it has none.
-/// Returns true if the lock is ours.
+/// Returns a retry: it acquires the lock if it is free or already ours, and sets an end if it has
+/// none. It replies true if the lock is ours.
 fn take_or_set_end(lock: &LockName, token: &Token, lease_millis: Option<u64>) -> Call {
     ACQUIRE_SIMPLE
         .on([lock.key()])
@@ -316,7 +319,7 @@ fn take_or_set_end(lock: &LockName, token: &Token, lease_millis: Option<u64>) ->
         .arg(lease_millis.unwrap_or(0))
 }
 
-/// A lock of the book that the first round trip of a transaction takes.
+/// Returns a lock of the book for the first round trip of a transaction to acquire.
 pub(crate) fn wanted(lock: LockName, acquire_timeout: Duration, lease_millis: u64) -> WantedLock {
     let token = Token::random();
     WantedLock {

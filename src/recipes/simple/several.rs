@@ -1,4 +1,4 @@
-//! Work under several locks of the book.
+//! Runs work under several locks of the book.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -21,27 +21,26 @@ use crate::{
 
 const WITH_LOCKS: &str = "with_locks";
 
-/// Runs a closure under several locks of the book and releases them, also on a panic.
+/// Runs a closure under several locks of the book and releases them, even on a panic.
 ///
-/// All locks are held when `run` is called, or it is not called. They are taken one after the other
-/// in the order of their keys, whatever the order of the names, so that no two callers of this
-/// function wait for each other in a circle. `Ok(None)`: another holder had one of them until the
-/// deadline, and the others were released.
+/// Calls `run` only if all locks are held. Acquires them one after the other in the order of their
+/// keys, whatever the order of the names, so callers of this function never deadlock. `Ok(None)`:
+/// another holder had one of them until the deadline, and the others were released.
 ///
-/// `acquire_timeout` is for all locks together. Each is held for at most `lock_timeout`. Until all
-/// are held, those that are held are renewed after each third of it; nothing is renewed from then
-/// on. `run` gets the connection, and the tokens in the order of the names. Otherwise as
-/// [`with_lock`](crate::with_lock). Each lock costs a round trip to take and two to release.
+/// `acquire_timeout` applies to all locks together, `lock_timeout` to each. While it waits, the
+/// locks that are already held are renewed after each third of `lock_timeout`; after that nothing
+/// is renewed. `run` gets the connection, and the tokens in the order of the names. Otherwise like
+/// [`with_lock`](crate::with_lock). Each lock costs one round trip to acquire and two to release.
 ///
-/// If the connection fails during the release, the locks that are left end with their leases.
+/// If the connection fails during the release, the remaining locks end with their leases.
 ///
 /// # Errors
 /// - As [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout). `run` was not called. The
-///   error names the lock; what is held is released, unless the connection failed: then it ends
-///   with its lease.
-/// - [`Error::Invalid`]: there is no name, or a name twice. Nothing was sent.
-/// - [`Error::Lost`]: another program took a lock away while the next one was waited for, or all
-///   the replies took longer than the lease. `run` was not called.
+///   error names the lock. The locks that were already held are released or, if the connection
+///   failed, end with their leases.
+/// - [`Error::Invalid`]: there are no names, or one appears twice. Nothing was sent.
+/// - [`Error::Lost`]: a lock was lost during the wait for the next one, or the replies together
+///   took longer than the lease. `run` was not called.
 ///
 /// # Example
 /// ```no_run
@@ -57,7 +56,7 @@ const WITH_LOCKS: &str = "with_locks";
 ///     conn.incr::<_, _, ()>("balance:4712", 5)
 /// })?
 /// else {
-///     anyhow::bail!("another process works on one of the accounts");
+///     anyhow::bail!("another process is using one of the accounts");
 /// };
 /// ran.unless_lost()??;
 /// # anyhow::Ok(())
@@ -76,7 +75,7 @@ pub fn with_locks<T>(
     let acquired = acquire_all(conn, &wanted, lease, deadline, &mut held);
     if !matches!(acquired, Ok(true)) {
         if !acquired.as_ref().is_err_and(is_silent) {
-            // The caller gets the reason why the set was not had.
+            // The caller gets the reason why the set was not acquired.
             let _ = release_all(conn, &held);
         }
         return acquired.map(|_| None);
@@ -93,7 +92,7 @@ pub fn with_locks<T>(
 
 type HeldLock = (LockName, Token);
 
-/// The connection gives no replies any more.
+/// Returns true if the connection no longer replies.
 fn is_silent(error: &Error) -> bool {
     match error {
         interrupted if was_interrupted(interrupted) => false,
@@ -102,7 +101,7 @@ fn is_silent(error: &Error) -> bool {
     }
 }
 
-/// The times of the locks that are held, from before the oldest reply was asked for.
+/// The times of the locks that are held, counted from before the oldest request.
 struct LeaseTimes {
     millis: u64,
     renew_at: Deadline,
@@ -120,19 +119,19 @@ impl LeaseTimes {
     }
 }
 
-/// The locks in the order of their keys.
+/// Returns the locks in the order of their keys.
 fn in_order(names: &[&str]) -> Result<Vec<LockName>> {
-    ensure(!names.is_empty(), "lock_names", "there is none")?;
+    ensure(!names.is_empty(), "lock_names", "it must not be empty")?;
     let locks: Result<Vec<_>> = names.iter().map(|name| LockName::new(name)).collect();
     let mut locks = locks?;
     locks.sort_by(|one, other| one.key().cmp(other.key()));
     let is_twice = locks.windows(2).any(|pair| pair[0] == pair[1]);
-    ensure(!is_twice, "lock_names", "a name is there twice")?;
+    ensure(!is_twice, "lock_names", "a name appears twice")?;
     Ok(locks)
 }
 
-/// Takes the locks in this order, and renews those that it has after each third of the lease.
-/// Returns false if one is not had in time.
+/// Acquires the locks in this order, and renews those that it has after each third of the lease.
+/// Returns false if one is not acquired in time.
 fn acquire_all(
     conn: &mut Connection,
     wanted: &[LockName],
@@ -176,8 +175,8 @@ fn renew_if_due(conn: &mut Connection, held: &[HeldLock], lease: &mut LeaseTimes
     renew_all(conn, held, lease.millis)
 }
 
-/// Sets the end of each lock again. One that has ended meanwhile is taken again if it is free:
-/// nothing was done under it yet.
+/// Renews each lock. One that has ended meanwhile is acquired again if it is free, since nothing
+/// was done under it yet.
 fn renew_all(conn: &mut Connection, held: &[HeldLock], lease: u64) -> Result<()> {
     for (lock, token) in held {
         let operation = Operation::new(WITH_LOCKS, lock.text());
@@ -189,8 +188,8 @@ fn renew_all(conn: &mut Connection, held: &[HeldLock], lease: u64) -> Result<()>
     Ok(())
 }
 
-/// Releases all, whatever happens to one of them, unless the connection fails. The error names all
-/// that were lost, or is the first of another kind.
+/// Releases all locks, even if one fails, unless the connection fails. The error names all that
+/// were lost, or is the first of another kind.
 fn release_all(conn: &mut Connection, held: &[HeldLock]) -> Result<()> {
     let (mut lost, mut failed) = (Vec::new(), Ok(()));
     for (lock, token) in held {

@@ -1,4 +1,4 @@
-//! Work under a lock of the book: its `try … finally`, and transactions that check the lock.
+//! Runs work under a lock of the book: its `try … finally`, and transactions that check the lock.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -22,12 +22,12 @@ use crate::{
     token::Token,
 };
 
-/// The time for which a transaction starts again, as in the book's `list_item`.
+/// The time for which a transaction is retried, as in the book's `list_item`.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// The most attempts to release a lock while signals interrupt them.
+/// The maximum number of attempts to release a lock while signals interrupt them.
 const RELEASES: u32 = 100;
 
-/// Runs a closure under the book's lock and releases the lock, also on a panic.
+/// Runs a closure under the book's lock and releases the lock, even on a panic.
 ///
 /// This is the book's `try … finally`. `Ok(None)`: another holder had the lock until the deadline,
 /// and `run` was not called.
@@ -40,10 +40,10 @@ const RELEASES: u32 = 100;
 /// trips.
 ///
 /// After `run` the result is a [`Ran`] with its value, even if the lock was lost:
-/// [`Ran::unless_lost`] makes a loss an error. If the release got no reply, or the lock has moved
-/// to another node of a cluster, `released` is [`Error::Unknown`](crate::Error::Unknown) with the
-/// [token](crate::Error::token), to release it elsewhere. In these cases after a panic the lock
-/// ends by itself. A `MULTI` that `run` leaves open on the connection is discarded.
+/// [`Ran::unless_lost`] converts a loss to an error. If the release got no reply, or the lock has
+/// moved to another node of a cluster, `released` is [`Error::Unknown`](crate::Error::Unknown) with
+/// the [token](crate::Error::token), to release it elsewhere. If that happens after a panic, the
+/// lock ends with its lease. A `MULTI` that `run` leaves open on the connection is discarded.
 ///
 /// # Errors
 /// As [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout): `run` was not called.
@@ -85,7 +85,7 @@ pub fn with_lock<T>(
     Ok(Some(Ran { value, released }))
 }
 
-/// The result of a release, as the caller of the whole is told it.
+/// Converts the result of a release for the caller of the whole operation.
 pub(super) fn released_as(
     operation: Operation<'_>,
     token: &Token,
@@ -105,12 +105,12 @@ pub(super) fn released_as(
 
 /// Reads, decides and writes in one transaction while the lock is still ours. Does not release it.
 ///
-/// The lock must have been acquired with this token; anything may renew it. Otherwise as
+/// The lock must have been acquired with this token, by any function. Otherwise like
 /// [`Lease::transaction`](crate::Lease::transaction), which documents `attempt`. Two round trips if
 /// `attempt` reads once.
 ///
 /// # Errors
-/// As [`Lease::transaction`](crate::Lease::transaction), without
+/// As [`Lease::transaction`](crate::Lease::transaction), except
 /// [`Error::Pool`](crate::Error::Pool).
 ///
 /// # Example
@@ -143,27 +143,27 @@ pub fn transaction_while_held<T>(
     Ok(transaction.run(conn, attempt)??.0)
 }
 
-/// Takes the book's lock, reads, decides and writes in one transaction, and releases the lock in
+/// Acquires the book's lock, reads, decides and writes in one transaction, and releases the lock in
 /// it.
 ///
-/// This is the way of the book's market. `Ok(None)`: another holder had the lock until the
-/// deadline, and nothing was done.
+/// The book's market works this way. `Ok(None)`: another holder had the lock until the deadline,
+/// and nothing was done.
 ///
 /// Waits up to `acquire_timeout` for the lock and holds it for at most `lock_timeout`. `attempt`
-/// may be called before the lock is taken: its first read on the connection takes it. Otherwise as
-/// [`Lease::transaction`](crate::Lease::transaction), except that it starts again for half of the
-/// lease. On every exit, a panic included, nothing stays watched, and a lock that may be ours is
-/// released.
+/// may be called before the lock is acquired: its first read on the connection acquires it.
+/// Otherwise like [`Lease::transaction`](crate::Lease::transaction), except that it is retried for
+/// half of the lease. On every exit, including a panic, nothing stays watched, and a lock that may
+/// be ours is released.
 ///
 /// **Two round trips in all** on a free lock, if `attempt` reads once: `SET`, `WATCH` and the
 /// reads; then `MULTI`, the writes, `DEL` and `EXEC`.
 ///
 /// # Errors
-/// As [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout) and
-/// [`Lease::transaction`](crate::Lease::transaction). [`Error::Unknown`](crate::Error::Unknown)
-/// with a [token](crate::Error::token): it failed before the transaction, and the lock may be held,
-/// on a cluster also because it has moved to another node. Without a token: the transaction got no
-/// reply.
+/// - [`Error::Unknown`](crate::Error::Unknown) with a [token](crate::Error::token): it failed
+/// before the transaction, and the lock may be held; on a cluster it may have moved to another
+/// node. Without a token: the transaction got no reply.
+/// - All others as [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout) and
+///   [`Lease::transaction`](crate::Lease::transaction).
 ///
 /// # Example
 /// ```no_run
@@ -182,7 +182,7 @@ pub fn transaction_while_held<T>(
 ///     Ok(funds - 5)
 /// })?;
 /// match left {
-///     None => println!("somebody else is at this order"),
+///     None => println!("someone else holds this order"),
 ///     Some(0..) => println!("paid"),
 ///     Some(short) => println!("{short} are missing"),
 /// }
@@ -205,9 +205,9 @@ pub fn transaction_with_lock<T>(
     Ok(executed.map(|(value, _)| value))
 }
 
-/// Takes a lock of the book in the first round trip of the transaction, or waits for it, and
-/// deletes it in the transaction. An error of the closure releases it. `None`: another holder had
-/// it until the deadline.
+/// Acquires a lock of the book in the first round trip of the transaction, or waits for it, and
+/// deletes it in the transaction. Releases it on an error of the closure. `None`: another holder
+/// had it until the deadline.
 pub(crate) fn run_with_lock<T>(
     conn: &mut Connection,
     transaction: Transaction<'_>,
@@ -241,8 +241,8 @@ pub(crate) fn run_with_lock<T>(
     }
 }
 
-/// True if the lock must still be released here: not after a loss, nor if the transaction may have
-/// deleted it, nor over a closed or silent connection.
+/// Returns true if the lock must still be released here. False after a loss, if the transaction may
+/// have deleted it, and if the connection is closed or silent.
 fn must_release(error: &Error) -> bool {
     match error {
         interrupted if was_interrupted(interrupted) => true,
@@ -252,8 +252,8 @@ fn must_release(error: &Error) -> bool {
     }
 }
 
-/// Releases a lock, and retries if a signal interrupts it. If the caller has left a `MULTI` open,
-/// that refuses the release: it is discarded first. A lock that cannot be released ends by itself.
+/// Releases a lock, and retries if a signal interrupts it. An open `MULTI` of the caller would
+/// block the release, so it is discarded first. A lock that cannot be released ends with its lease.
 pub(super) fn give_back(conn: &mut Connection, lock: &LockName, token: &Token) -> Result<bool> {
     let mut tries = 1;
     loop {
@@ -273,12 +273,12 @@ pub(super) fn give_back(conn: &mut Connection, lock: &LockName, token: &Token) -
     }
 }
 
-/// Discards an open transaction. False: none was open.
+/// Discards an open transaction. Returns false if none was open.
 fn discard_open_transaction(conn: &mut Connection) -> bool {
     matches!(redis::cmd("DISCARD").query(conn), Ok(Value::Okay))
 }
 
-/// True if the lock's slot is moving, or has moved, to another node of the cluster.
+/// Returns true if the lock's slot is moving, or has moved, to another node of the cluster.
 fn is_elsewhere(error: &RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN"))
 }

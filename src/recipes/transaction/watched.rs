@@ -1,5 +1,5 @@
 //! The connection on which a transaction's closure reads, and the lock that its first read may
-//! take.
+//! acquire.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// For a lock with its holder's token as its value.
+    /// Proves that a lock is ours whose value is its holder's token.
     pub(crate) fn by_value(lock: &'a LockName, token: &'a Token) -> Self {
         let mut reads = Pipeline::with_capacity(1);
         reads.add_command(command(&["GET", lock.key()]));
@@ -91,7 +91,7 @@ impl<'a> Proof<'a> {
     }
 
     /// # Errors
-    /// [`Error::Lost`] names the first lock that is not ours.
+    /// [`Error::Lost`]: names the first lock that is not ours.
     fn check(&self, operation: Operation<'_>, values: &[Value]) -> Result<()> {
         for (value, read) in values.iter().zip(self.reads.cmd_iter()) {
             if let Value::ServerError(refusal) = value {
@@ -104,7 +104,7 @@ impl<'a> Proof<'a> {
     }
 }
 
-/// A lock that the first round trip of a transaction takes.
+/// A lock that the first round trip of a transaction acquires.
 pub(crate) struct WantedLock {
     pub(crate) lock: LockName,
     pub(crate) token: Token,
@@ -145,11 +145,11 @@ pub struct WatchedConnection<'a> {
     refusal: Option<(ServerError, Error)>,
 }
 
-/// The error text of a read on a failed transaction.
+/// The error text of a read on a transaction that has failed.
 const OVER: &str = "the transaction is over";
 
 impl<'a> WatchedConnection<'a> {
-    /// Watches nothing yet. A wanted lock is taken by the first read.
+    /// Creates a connection that watches nothing yet. The first read acquires a wanted lock.
     pub(in crate::recipes) fn new(
         conn: &'a mut Connection,
         operation: Operation<'a>,
@@ -167,7 +167,7 @@ impl<'a> WatchedConnection<'a> {
         }
     }
 
-    /// Sends packed commands and returns one reply per command, error replies included.
+    /// Sends packed commands and returns one reply per command, including error replies.
     fn ask(&mut self, packed: &[u8], count: usize) -> RedisResult<Vec<Value>> {
         let answered = match &self.failure {
             Some(failure) => return Err(over(failure)),
@@ -183,7 +183,7 @@ impl<'a> WatchedConnection<'a> {
     fn ask_the_server(&mut self, packed: &[u8], count: usize) -> Result<Vec<Value>> {
         let operation = self.watched.operation;
         let Some(commands) = unpacked(packed, count) else {
-            let reason = "it is not packed as redis-rs packs it";
+            let reason = "it is not packed the way redis-rs packs commands";
             return Err(Error::invalid("command", reason));
         };
         for words in &commands {
@@ -244,8 +244,8 @@ impl<'a> WatchedConnection<'a> {
         Ok(replies.collect())
     }
 
-    /// Takes the wanted lock, if there is one, or waits for it. Returns the replies to `WATCH` and
-    /// the reads if the first attempt, which carried them, took the lock.
+    /// Acquires the wanted lock, if any, or waits for it. Returns the replies to `WATCH` and the
+    /// reads if the first attempt, which carried them, acquired the lock.
     fn enter(&mut self, reads: &[u8], count: usize) -> Result<Option<WatchReplies>> {
         let Some((wanted, state)) = &mut self.wanted else {
             return Ok(None);
@@ -274,7 +274,7 @@ impl<'a> WatchedConnection<'a> {
             Ok(ours.then_some(None))
         });
         if unanswered && matches!(granted, Ok(None | Some(None))) {
-            // By now the server has executed the `WATCH` as well.
+            // By now the server has also executed the `WATCH`.
             self.watched.armed = true;
         }
         **state = match &granted {
@@ -300,15 +300,15 @@ impl<'a> WatchedConnection<'a> {
         }
     }
 
-    /// Adds the function and the lock to an error that redis-rs made for the closure. Nothing had
-    /// been written.
+    /// Adds the function and the lock to an error that redis-rs returned to the closure. Nothing
+    /// has been written.
     fn named(&self, error: Error) -> Error {
         let operation = self.watched.operation;
         match error {
             error if !error.is_unnamed() => error,
             Error::Redis { source, .. } | Error::Unknown { source, .. } => operation.failed(source),
             Error::Reply { .. } => operation.wrong_kind(
-                "a value that is not of the requested type, or none: read that as an `Option`",
+                "a value of another type than requested; read a key that may be missing as an `Option`",
             ),
             error => error,
         }
@@ -342,7 +342,7 @@ impl<'a> WatchedConnection<'a> {
     }
 }
 
-/// True if an error carries this error reply, alone or among those of a pipeline.
+/// Returns true if an error carries this error reply, alone or among those of a pipeline.
 fn carries(error: &Error, refusal: &ServerError) -> bool {
     let Error::Redis { source, .. } = error else {
         return false;
@@ -360,13 +360,14 @@ fn read_refused(operation: Operation<'_>, key: Option<&[u8]>, refusal: &ServerEr
     let refusal = refusal.clone().into();
     match key.map(String::from_utf8_lossy) {
         Some(key) if is_wrong_type(&refusal) => {
-            operation.wrong_kind(format!("another type at `{key}`"))
+            operation.wrong_kind(format!("a value of another type at `{key}`"))
         }
         _ => operation.failed(refusal),
     }
 }
 
-/// True if the read was interrupted: the server is alive, and may have executed the command.
+/// Returns true if the read was interrupted: the server is alive, and may have executed the
+/// command.
 pub(crate) fn was_interrupted(error: &Error) -> bool {
     match error {
         Error::Redis { source, .. } | Error::Unknown { source, .. } => is_interrupted(source),
@@ -374,8 +375,8 @@ pub(crate) fn was_interrupted(error: &Error) -> bool {
     }
 }
 
-/// The words of each packed command. `None`: not all of it is packed as redis-rs packs commands.
-/// The server may still execute it, because a line of text is a command as well.
+/// Returns the words of each packed command. `None`: part of it is not packed the way redis-rs
+/// packs commands. The server may still execute it, because a line of text is also a command.
 fn unpacked(packed: &[u8], count: usize) -> Option<Vec<Vec<Vec<u8>>>> {
     let (mut parser, mut rest) = (Parser::new(), packed);
     let mut commands = Vec::with_capacity(count);
@@ -402,7 +403,7 @@ fn check_name(argument: &'static str, name: Option<&[u8]>) -> Result<()> {
         name => name.ends_with("SUBSCRIBE"),
     };
     if is_refused {
-        let reason = format!("`{name}` may not be part of a transaction");
+        let reason = format!("`{name}` cannot be part of a transaction");
         return Err(Error::invalid(argument, reason));
     }
     Ok(())
@@ -448,7 +449,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_known_by_their_words() {
+    fn commands_are_recognised_by_their_words() {
         let mut packed = redis::cmd("get").arg("a\r\n$1").get_packed_command();
         redis::cmd("PING").write_packed_command(&mut packed);
         redis::cmd("HGET")

@@ -27,7 +27,7 @@ impl Commits {
 
 impl Store {
     pub(in crate::testing) fn watch(&mut self, key: &str, now: Now) -> Watching {
-        // A key that has expired has changed.
+        // A key that has expired counts as changed.
         self.change(key, now, |_| ());
         let changes = self.changes.get(key).copied().unwrap_or(0);
         (key.to_owned(), changes)
@@ -77,18 +77,18 @@ impl Store {
         self.commits.0.push((at, commit));
     }
 
-    /// Those of these keys that are locks.
+    /// Returns those of these keys that are locks.
     fn locks_of<'a>(&self, keys: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
         keys.filter(|key| self.used.contains(*key))
     }
 
-    /// The names of those of these keys that are locks.
+    /// Returns the names of the locks among these keys.
     pub(in crate::testing) fn lock_names(&self, keys: &[&str]) -> String {
         names_of(&self.locks_of(keys.iter().copied()).collect::<Vec<_>>())
     }
 }
 
-/// The name of a lock, or its key if it has another prefix.
+/// Returns the name of a lock, or its key if it has another prefix.
 pub(in crate::testing) fn name_of(key: &str) -> &str {
     key.strip_prefix("lock:").unwrap_or(key)
 }

@@ -1,4 +1,4 @@
-//! The data of jobs: strings and hashes, by the commands of Redis.
+//! The data of jobs: strings and hashes, with their Redis commands.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ type Hash = BTreeMap<Vec<u8>, Vec<u8>>;
 type ChangedLocks = Vec<String>;
 
 impl Store {
-    /// Executes one command. A test answers first, except for commands on the key of a lock.
+    /// Executes one command. A test may reply first, except to commands on the key of a lock.
     pub(in crate::testing) fn command(&mut self, words: &Words, now: Now) -> (Value, ChangedLocks) {
         let (mut changed, texts) = (Vec::new(), texts(words));
         let texts: Vec<&str> = texts.iter().map(|text| &**text).collect();
@@ -75,7 +75,7 @@ impl Store {
                 self.script(&hash, words, now, changed)
             }
             ("EVALSHA", [hash, _, words @ ..]) => self.script(hash, words, now, changed),
-            // As the functions of the book take their lock.
+            // The book's functions acquire their lock like this.
             ("SET", [key, token, "NX", "PX", lease]) if key.starts_with("lock:") => {
                 let ran = self.run(("SET", vec![key, token, "NX", "PX", lease]), now);
                 changed.extend(ran.changed);
@@ -105,7 +105,7 @@ impl Store {
                 });
                 Ok(Value::Array(values.collect()))
             }
-            // All of them at once, for a pattern that ends in the only `*`.
+            // Returns all keys at once, for a pattern whose only `*` is at its end.
             ("SCAN", [_, "MATCH", pattern, ..]) => {
                 let start = pattern
                     .strip_suffix('*')
@@ -235,7 +235,7 @@ impl Entry {
         self.lock.is_some() || self.data.is_some()
     }
 
-    /// The string at this key. The lock of a mutex is one: its holder's token.
+    /// Returns the string at this key. A held mutex is a string: its holder's token.
     pub(super) fn text(&self) -> RedisResult<Option<Vec<u8>>> {
         match (self.value(), &self.data) {
             (Some(LockValue::Mutex(token)), _) => Ok(Some(token.clone().into())),
@@ -312,7 +312,8 @@ impl Entry {
         yes(true)
     }
 
-    /// The error is the reply for a key that is missing or has no end.
+    /// Returns the milliseconds left. The error is the reply for a key that is missing or has no
+    /// end.
     fn millis_left(&self, now: Now) -> Result<i64, i64> {
         let end = match (&self.lock, &self.data) {
             (Some(lock), _) => Some(lock.end),
@@ -322,7 +323,8 @@ impl Entry {
         end.map(|end| millis_until(end, now)).ok_or(-1)
     }
 
-    /// What a lock that is no mutex has at this field: the count of an owner, or the end of a hold.
+    /// Returns the value of this field of a lock that is not a mutex: the count of an owner, or the
+    /// end of a hold.
     fn holder(&self, field: &[u8]) -> Value {
         let field = String::from_utf8_lossy(field);
         let end = |end: &Nanos| (end / MILLI).to_string();
@@ -337,7 +339,8 @@ impl Entry {
         found.map_or(Value::Nil, |found| text(&found))
     }
 
-    /// The end of one acquisition of a reentrant lock, `t:` and its token, beside the lock.
+    /// Returns the end of one acquisition of a reentrant lock: the companion's field `t:` and its
+    /// token.
     fn level_end(&self, field: &str) -> Option<Value> {
         let Some(LockValue::Reentrant(entered)) = self.value() else {
             return None;
@@ -347,7 +350,7 @@ impl Entry {
     }
 }
 
-/// The key of the lock that this key stands beside, or the key itself.
+/// Returns the key of the lock to which this key belongs, or the key itself.
 pub(in crate::testing) fn lock_key(key: &str) -> &str {
     let beside = [":lease", ":done{"].iter().find_map(|suffix| {
         let (lock, rest) = key.split_once(suffix)?;
@@ -367,7 +370,7 @@ pub(in crate::testing) fn texts(words: &Words) -> Vec<String> {
     words.iter().map(text).collect()
 }
 
-/// An error reply: its code, then its text.
+/// Returns an error reply: its code, then its text.
 pub(in crate::testing) fn server_error(text: &str) -> Value {
     let line = text.replace(['\r', '\n'], " ");
     parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap_or(Value::Nil)
@@ -389,6 +392,6 @@ fn not_a_number() -> RedisError {
 
 fn unknown(name: &str) -> RedisError {
     let reason =
-        format!("the stand-in does not execute `{name}`, as it is here: see StandIn::answer");
+        format!("the stand-in does not execute `{name}` in this form: see StandIn::answer");
     refused("ERR", &reason)
 }

@@ -1,4 +1,4 @@
-//! Each script in Rust, as its Lua does it, on an [`Entry`] in place of the server's keys.
+//! Each script in Rust, with the effect of its Lua, on an [`Entry`] in place of the server's keys.
 
 use std::collections::BTreeMap;
 
@@ -195,8 +195,8 @@ impl Entry {
         }
     }
 
-    /// The holder of a reentrant lock, if it is this owner. Removes expired levels, 100 ms late as
-    /// a server does.
+    /// Returns the holder of a reentrant lock, if it is this owner. Removes expired levels, 100 ms
+    /// late like a server.
     fn entered_by(&mut self, owner: &str, now: Now) -> Option<&mut Entered> {
         match self.value_mut()? {
             LockValue::Reentrant(entered) if entered.owner == owner => {
@@ -229,7 +229,7 @@ impl Entry {
             return Ok(self.refusal(tell, Value::Nil, now));
         };
         if entered.released.as_deref() == Some(token) {
-            let reason = "its acquisition has been given back already";
+            let reason = "its acquisition has already been released";
             return Err(refused("INVALIDTOKEN", reason));
         }
         let own_end = entered.acquisitions.entry(token.to_owned()).or_default();
@@ -279,7 +279,7 @@ impl Entry {
             Some(LockValue::ReadWrite(ends)) => ends.clone(),
             Some(LockValue::Mutex(_) | LockValue::Semaphore(_)) => return Err(wrong_type()),
             Some(LockValue::Reentrant(_)) => {
-                return Err(refused("WRONGKIND", "a hash that is no read-write lock"));
+                return Err(refused("WRONGKIND", "a hash that is not a read-write lock"));
             }
         };
         match (script, words) {
@@ -345,7 +345,7 @@ impl Entry {
         Ok(digits(self.companion.fence))
     }
 
-    /// Sets or extends a holder of a read-write lock. Its end does not become earlier.
+    /// Sets or extends a holder of a read-write lock. Its end never moves back.
     fn store(&mut self, mut ends: BTreeMap<String, Nanos>, field: &str, end: Nanos) {
         let stored = ends.entry(field.to_owned()).or_default();
         *stored = end.max(*stored);
@@ -383,7 +383,7 @@ impl Entered {
 }
 
 impl RunMark {
-    /// The mark as a script returns it; `None` once it has expired.
+    /// Returns the mark as a script returns it; `None` once it has expired.
     pub(super) fn told(&self, now: Now) -> Option<Value> {
         let parts = vec![
             text("ran"),
@@ -401,7 +401,7 @@ fn last_end(ends: &BTreeMap<String, Nanos>, sides: [&str; 2]) -> Option<Nanos> {
     ends.iter().filter(in_the_way).map(|(_, end)| *end).max()
 }
 
-/// A refusal, with the end of the lease that blocks it if the caller asks for that.
+/// Returns a refusal, with the end of the lease that blocks it if the caller asks for that.
 pub(super) fn refusal(end: Nanos, tell: &str, bare: Value, now: Now) -> Value {
     match tell {
         "1" => Value::Array(vec![Value::Int(millis_until(end, now))]),
@@ -440,7 +440,7 @@ pub(super) fn wrong_type() -> RedisError {
     )
 }
 
-/// An error as from the server, with this code.
+/// Returns an error like the server's, with this code.
 pub(super) fn refused(code: &str, text: &str) -> RedisError {
     redis::make_extension_error(code.to_owned(), Some(text.to_owned()))
 }
@@ -453,7 +453,7 @@ mod tests {
     };
 
     #[test]
-    fn a_call_of_another_shape_than_the_script_takes_is_an_error_and_no_answer() {
+    fn a_call_with_wrong_arguments_is_an_error() {
         // The maximum: the last two of a mutex are optional.
         let calls: [(&str, usize); 13] = [
             ("ACQUIRE_MUTEX", 7),

@@ -18,7 +18,7 @@ impl Entry {
         let permits = match self.value() {
             None => Permits::new(),
             Some(LockValue::Semaphore(permits)) => permits.clone(),
-            Some(_) => return Err(refused("WRONGKIND", "no sorted set")),
+            Some(_) => return Err(refused("WRONGKIND", "something in place of a sorted set")),
         };
         match (script, words) {
             ("ACQUIRE_SEMAPHORE", [_, _, token, lease, count, who, tell]) => {
@@ -54,7 +54,7 @@ impl Entry {
         now: Now,
     ) -> Value {
         let held = permits.len() as u64;
-        // The end of the permit that has to end, for one more than `held` to be fewer than `count`.
+        // The end of the permit that must end before one of `count` is free.
         let awaited = |permits: &Permits| {
             let mut ends: Vec<Nanos> = permits.values().map(|permit| permit.end).collect();
             ends.sort_unstable();
@@ -90,7 +90,7 @@ impl Entry {
 }
 
 impl Permit {
-    /// The token, the end and the description of each permit, the first end first.
+    /// Returns the token, the end and the description of each permit, in the order of their ends.
     pub(super) fn told(permits: &Permits) -> Vec<Value> {
         let mut permits: Vec<_> = permits.iter().collect();
         permits.sort_by_key(|(_, permit)| permit.end);

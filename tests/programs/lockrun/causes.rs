@@ -64,11 +64,11 @@ fn who_cannot_connect_is_told_why() {
     let cases = [
         (
             at("", port, ""),
-            format!("{here} wants a password (NOAUTH), and the URL has none"),
+            format!("{here} requires a password (NOAUTH), and the URL has none"),
         ),
         (
             at(":wrong@", port, ""),
-            format!("{here} refuses the user or the password (WRONGPASS)"),
+            format!("{here} rejects the user or the password (WRONGPASS)"),
         ),
         (
             at(":right@", port, "99"),
@@ -139,7 +139,7 @@ fn a_refusal_is_a_sentence_without_a_hash() {
         (
             "a replica",
             &["REPLICAOF", "127.0.0.1", "1"],
-            "is a replica, which takes no writes (READONLY)",
+            "is a replica, which accepts no writes (READONLY)",
         ),
         (
             "without its master",
@@ -149,12 +149,12 @@ fn a_refusal_is_a_sentence_without_a_hash() {
         (
             "scripts",
             &["ACL", "SETUSER", "default", "-evalsha", "-eval"],
-            "refuses it by its access list: ",
+            "denies it by its access list: ",
         ),
         (
             "TIME",
             &["ACL", "SETUSER", "default", "-time"],
-            "refuses it by its access list: ",
+            "denies it by its access list: ",
         ),
     ];
     at_once(cases, |(case, set, refusal)| {
@@ -190,14 +190,14 @@ fn what_only_some_servers_say_is_a_sentence_too() {
             NEW,
             b"-MISCONF it\r\n",
             69,
-            "cannot save its data to disk, and takes no writes: see its log (MISCONF)",
+            "cannot save its data to disk and accepts no writes: see its log (MISCONF)",
         ),
         (
             NEW,
             b"-MOVED 1 10.0.0.9:6379\r\n",
             69,
-            "has not got this key, another node of the cluster has: \
-             a redis+cluster:// URL leads to it (MOVED)",
+            "does not have this key, another node of the cluster does: use \
+             a redis+cluster:// URL (MOVED)",
         ),
         (
             NEW,
@@ -251,12 +251,12 @@ fn a_wrong_argument_names_its_flag() {
         (
             &url,
             &["--name", "a", "--", "true"],
-            "--name: `a` is named twice",
+            "--name: `a` appears twice",
         ),
         (
             &url,
             &["--once-per", "0s", "--", "true"],
-            "--once-per: it has to be between",
+            "--once-per: it must be between",
         ),
     ] {
         let line = said(url, args, 64);

@@ -327,7 +327,7 @@ fn one_that_is_no_lock_is_told_and_the_others_are_not_held_or_are_answered_for()
 #[test]
 fn what_makes_no_sense_with_several_is_refused_with_the_reason() {
     let cases = [
-        ("a", "--wait 1h -- true", "`a` is named twice"),
+        ("a", "--wait 1h -- true", "`a` appears twice"),
         (
             "b",
             "--once-per 1h -- true",
@@ -351,7 +351,7 @@ fn what_makes_no_sense_with_several_is_refused_with_the_reason() {
         (
             "",
             "--wait 1h -- true",
-            "--name: it has to have 1 to 512 bytes",
+            "--name: it must be 1 to 512 bytes long",
         ),
     ];
     for (name, args, reason) in cases {

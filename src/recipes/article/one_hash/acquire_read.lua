@@ -1,8 +1,8 @@
 -- KEYS[1]  the lock, see holders.lua
 -- ARGV[1]  our token
--- ARGV[2]  the longest hold of a reader, in milliseconds
--- ARGV[3]  the longest hold of a writer
--- ARGV[4]  the shortest life of the key
+-- ARGV[2]  the maximum time of a reader's hold, in milliseconds
+-- ARGV[3]  the maximum time of a writer's hold
+-- ARGV[4]  the minimum life of the key
 -- returns  1 if we are a reader, 0 if there is a writer
 --
 -- Safe to send twice: each token has one field. Never moves the last reader's timestamp back, and
@@ -12,7 +12,7 @@ local wrong = read_holders()
 if wrong then
   return wrong
 end
--- As in the article's programs, only `write` shows that there is a writer.
+-- As in the article's programs, only `write` shows a writer.
 if holders['write'] then
   return 0
 end

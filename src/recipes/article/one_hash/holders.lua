@@ -2,16 +2,16 @@
 --
 -- KEYS[1]  the lock: a HASH with the article's fields read and write: the times at which the last
 --          reader and the writer started, in milliseconds since 1970. We add read:<token> and
---          write:<token>, the start of each holder of ours. `read:` without a token is the last
---          reader of the article whose `read` one of ours has overwritten.
+--          write:<token>, the start of each holder of ours. `read:` without a token is the
+--          article's last reader, whose `read` one of our readers has overwritten.
 -- ARGV[1]  our token
--- ARGV[2]  the longest hold of a reader, in milliseconds
--- ARGV[3]  the longest hold of a writer
+-- ARGV[2]  the maximum time of a reader's hold, in milliseconds
+-- ARGV[3]  the maximum time of a writer's hold
 --
 -- The article's scripts read only read and write, so these two always have the latest start. Our
--- timestamps have a fraction, so that none is ever equal to one of the article's. A timestamp older
--- than the longest hold counts as absent, and the next script that writes removes it. Everything is
--- checked before the first write, and any other field or value stops the script.
+-- timestamps have a fraction, so none ever equals one of the article's. A timestamp older than the
+-- maximum hold counts as absent, and the next script that writes removes it. Everything is checked
+-- before the first write, and any other field or value stops the script.
 
 -- `holders` will have the timestamps of the current holders by field, and `over` the fields that
 -- are too old.
@@ -28,13 +28,13 @@ local function read_holders()
   for i = 1, #stored, 2 do
     local field, value = stored[i], stored[i + 1]
     local reads = field == 'read' or string.find(field, '^read:')
-    -- Another field, or a value that is no time, belongs to another kind of lock.
+    -- Another field, or a value that is not a time, belongs to another kind of lock.
     if not (reads or field == 'write' or string.find(field, '^write:.')) then
-      return redis.error_reply('WRONGKIND a hash that is no lock of this kind')
+      return redis.error_reply('WRONGKIND a hash that is not a lock of this kind')
     elseif not (string.find(value, '^%d+%.?%d*$') and tonumber(value) < 9007199254740992) then
       return redis.error_reply('WRONGKIND a value that is not a time in milliseconds')
     elseif now - tonumber(value) > tonumber(reads and ARGV[2] or ARGV[3]) then
-      -- The lock does not store the longest holds: the caller sends them. This is the article's
+      -- The lock does not store the maximum times: the caller sends them. This is the article's
       -- comparison, with the server's clock in place of the client's. A holder that is too old
       -- counts as absent.
       table.insert(over, field)

@@ -8,24 +8,25 @@
 //! # Kept and repaired
 //!
 //! The article's scripts keep two fields, `read` and `write`, each a time in milliseconds, and
-//! ignore a field that is older than its hold lasts ([`Lifetimes`]). We use these two in the same
-//! way, so that the article's programs and ours exclude each other. We add a field for each holder
-//! of ours, `read:<token>` or `write:<token>`, which the article's scripts do not read. So among
-//! our own functions
+//! ignore a field that is older than the length of its hold ([`Lifetimes`]). We use these two in
+//! the same way, so the article's programs and ours exclude each other. We add a field for each of
+//! our holders, `read:<token>` or `write:<token>`, which the article's scripts do not read. So
+//! among our own functions
 //! - a second reader does not displace the first: each is released by its own token, and the last
 //!   one frees the lock;
 //! - a release never ends another hold, and returns whether the hold was still ours;
-//! - the times are the server's, so that no client's clock admits it too early or keeps others out
-//!   too long, and no reader moves the time back;
+//! - the times are the server's, so a client's clock cannot admit it too early or keep others out
+//!   too long, and a reader cannot move the time back;
 //! - a hold that is over leaves no field behind, and the key's life is never shortened.
 //!
 //! # Guarantees
 //!
 //! On one server that loses no data, among programs with the same leases, and as long as no program
-//! with the article's scripts has a wrong clock: neither our functions nor the article's scripts
-//! grant the lock to anybody while there is a writer, or to a writer while there is a reader; the
-//! second part holds only while no program with the article's scripts reads. A hold lasts until it
-//! is released or its lease ends. A release ends no other hold. A waiting caller may wait for ever.
+//! that uses the article's scripts has a wrong clock: neither our functions nor the article's
+//! scripts grant the lock to anyone while a writer holds it, or to a writer while a reader holds
+//! it; the second part holds only while no program reads through the article's scripts. A hold
+//! lasts until it is released or its lease ends. A release ends no other hold. A caller may wait
+//! forever.
 //!
 //! # Source
 //!
@@ -34,34 +35,35 @@
 //!
 //! # Differences from the article
 //!
-//! - The time is the server's, with a fraction, so that it never equals one of the article's.
+//! - The time is the server's, with a fraction, so it never equals one of the article's.
 //! - Each holder has its own field, and a release compares the token, not the time.
-//! - `read` never moves back. If there are other readers after a release, `read` shows them.
-//! - The fields of holders that did not release in time are removed.
+//! - `read` never moves back. If other readers remain after a release, `read` shows them.
+//! - Fields of holders that did not release in time are removed.
 //! - A release returns whether the hold was still ours; the article's returns nothing.
 //!
 //! # Remaining gaps in the article's programs
 //!
 //! - Its readers overwrite our time. When the last of them releases, the article's writers see no
-//!   reader and take the lock, although ours may still read. (Our own writers read the other fields
-//!   and do not.) And if the article has two readers, the second one's release frees both.
-//! - A client with a fast clock takes a lock before its time is over, and the time that it writes
-//!   keeps others out for longer, until the key ends. One with a slow clock moves the readers' time
-//!   back, and so ends their hold early.
-//! - Two of its clients that start in the same millisecond have the same time, so that one releases
-//!   the other's lock.
-//! - A steady stream of readers keeps writers out for ever. There is no place for a waiting
-//!   writer's intent that the article's readers would read.
+//!   reader and acquire the lock, although ours may still read. (Our own writers read the other
+//!   fields and do not.) And if two of the article's readers hold the lock, the second one's
+//!   release frees both.
+//! - A client with a fast clock acquires a lock before the hold of another has ended, and the time
+//!   that it writes keeps others out for longer, until the key ends. One with a slow clock moves
+//!   the readers' time back, which ends their hold early.
+//! - Two of its clients that start in the same millisecond have the same time, so one releases the
+//!   other's lock.
+//! - A steady stream of readers keeps writers out forever. The article's readers read no field in
+//!   which a waiting writer could announce itself.
 //!
-//! A hold of this edition cannot be renewed: the lock does not store its length, each program
-//! assumes one. Any program with the article's scripts may end the hold, and let another in,
-//! without leaving a trace, so the reply to a renewal would prove nothing. There is no
-//! [`Hold`](crate::recipes::Hold) for it, so that passing it to a watchdog does not compile. Choose
-//! leases longer than the work.
+//! A hold of this edition cannot be renewed: the lock does not store its length, which each program
+//! assumes. Any program that uses the article's scripts may end the hold, and let another in,
+//! without leaving a trace, so the reply to a renewal would prove nothing. It has no
+//! [`Hold`](crate::recipes::Hold), so passing it to a watchdog does not compile. Choose leases
+//! longer than the work.
 //!
 //! ```compile_fail,E0308
 //! # fn keep(watchdog: &leasehold::Watchdog) -> leasehold::Result<()> {
-//! // A watchdog keeps only holds that can be renewed safely, and this edition has none.
+//! // A watchdog keeps only holds that can be renewed safely. This edition has none.
 //! let leases = leasehold::recipes::read_write::one_hash::Lifetimes::default();
 //! watchdog.keep(&leases, std::time::Duration::from_secs(10))?;
 //! # Ok(())
@@ -102,11 +104,11 @@ scripts! {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetimes {
-    /// The longest hold of a reader (读锁的超时时间). Default 1 s, as in the article.
+    /// The maximum time of a reader's hold (读锁的超时时间). Default 1 s, as in the article.
     pub read: Duration,
-    /// The longest hold of a writer (写锁的超时时间). Default 3 s, as in the article.
+    /// The maximum time of a writer's hold (写锁的超时时间). Default 3 s, as in the article.
     pub write: Duration,
-    /// The life of the key after the last holder came (key 的过期时间), at least as long as either hold.
+    /// The lifetime of the key after the last acquire (key 的过期时间), at least as long as either hold.
     /// Default 10 s, as in the article. It ends a hold whose time is in the future because of a
     /// wrong clock.
     pub key: Duration,
@@ -133,7 +135,7 @@ impl Lifetimes {
         if whole < read.max(write) {
             return Err(Error::invalid(
                 "key lease",
-                "a key that ends before the holds would end them early",
+                "it must not be shorter than the other leases: the end of the key ends the holds",
             ));
         }
         let call = script.on([key]).arg(token.as_str());
@@ -143,20 +145,20 @@ impl Lifetimes {
 
 /// Acquires the lock for reading, waiting up to `acquire_timeout` for the writer.
 ///
-/// Tries at least once: with `Duration::ZERO` it never waits, and with `Duration::MAX` for ever.
-/// Retries after a random 1 to 10 ms, with the same token. `Ok(false)`: there was a writer until
-/// the deadline. One round trip for each attempt.
+/// Tries at least once: `Duration::ZERO` never waits, `Duration::MAX` waits forever. Retries after
+/// a random 1 to 10 ms, with the same token. `Ok(false)`: a writer held the lock until the
+/// deadline. One round trip for each attempt.
 ///
 /// The hold lasts as long as `leases.read`, from when the server grants it, in milliseconds. If
-/// sent twice with the same token it is granted once, and its time counts from the second attempt.
+/// repeated with the same token it counts once, and its time counts from the second attempt.
 ///
 /// # Errors
 /// - [`Error::Invalid`]: the key is empty or longer than 512 bytes; a lease is not between 1 ms and
-///   24 h, or the key's is the shortest. Nothing was sent.
+///   24 h, or that of the key is the shortest. Nothing was sent.
 /// - [`Error::Unknown`]: no reply came, so the token may hold the lock until the lease ends.
-///   Release it, or send the same again, on another connection.
-/// - [`Error::WrongKind`]: the key is no hash, or it has a field of another kind of lock, or a
-///   value that is no time. Nothing was changed.
+///   Release it, or repeat the call, on another connection.
+/// - [`Error::WrongKind`]: the key is not a hash, or it has a field of another kind of lock, or a
+///   value that is not a time. Nothing was changed.
 /// - [`Error::Redis`]: the server refused; nothing was changed.
 ///
 /// # Example
@@ -188,12 +190,12 @@ pub fn acquire_read(
 
 /// Acquires the lock for writing, waiting up to `acquire_timeout` for all holders.
 ///
-/// Tries at least once: with `Duration::ZERO` it never waits, and with `Duration::MAX` for ever.
-/// Retries after a random 1 to 10 ms, with the same token. Readers that come meanwhile go first.
-/// `Ok(false)`: there was another holder until the deadline. One round trip for each attempt.
+/// Tries at least once: `Duration::ZERO` never waits, `Duration::MAX` waits forever. Retries after
+/// a random 1 to 10 ms, with the same token. Readers that come meanwhile go first. `Ok(false)`:
+/// someone else held the lock until the deadline. One round trip for each attempt.
 ///
 /// The hold lasts as long as `leases.write`, from when the server grants it, in milliseconds. If
-/// sent twice with the same token it is granted once, and its time counts from the second attempt.
+/// repeated with the same token it counts once, and its time counts from the second attempt.
 ///
 /// # Errors
 /// As [`acquire_read`].
@@ -226,7 +228,7 @@ pub fn acquire_write(
 }
 
 /// Releases a reader's hold. `Ok(false)`: its time was over, so a writer may have held the lock
-/// since; nothing was changed.
+/// since then; nothing was changed.
 ///
 /// Pass the `leases` of the acquire. The last reader's release frees the lock, for the article's
 /// writers too. Waits only for the server. One round trip.
@@ -249,8 +251,8 @@ pub fn release_read(
     call.asks_for(operation, conn)
 }
 
-/// Releases the writer's hold. `Ok(false)`: its time was over, so another holder may have had the
-/// lock since; nothing was changed.
+/// Releases the writer's hold. `Ok(false)`: its time was over, so someone else may have held the
+/// lock since then; nothing was changed.
 ///
 /// Pass the `leases` of the acquire. Waits only for the server. One round trip.
 ///

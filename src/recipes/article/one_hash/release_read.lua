@@ -1,10 +1,10 @@
 -- KEYS[1]  the lock, see holders.lua
 -- ARGV[1]  our token
--- ARGV[2]  the longest hold of a reader, in milliseconds
--- ARGV[3]  the longest hold of a writer
+-- ARGV[2]  the maximum time of a reader's hold, in milliseconds
+-- ARGV[3]  the maximum time of a writer's hold
 -- returns  1 if we were a reader until now, 0 if not
 --
--- The article's scripts see a reader as long as there is one, ours or theirs.
+-- The article's scripts see a reader as long as one holds the lock, ours or theirs.
 
 local wrong = read_holders()
 if wrong then

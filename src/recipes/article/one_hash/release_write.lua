@@ -1,7 +1,7 @@
 -- KEYS[1]  the lock, see holders.lua
 -- ARGV[1]  our token
--- ARGV[2]  the longest hold of a reader, in milliseconds
--- ARGV[3]  the longest hold of a writer
+-- ARGV[2]  the maximum time of a reader's hold, in milliseconds
+-- ARGV[3]  the maximum time of a writer's hold
 -- returns  1 if we were the writer until now, 0 if not
 --
 -- The article's writers overwrite `write` with their timestamp: the lock is ours only if `write`

@@ -7,13 +7,13 @@
 -- Safe to send twice: our token is recognised. Never shortens our lease or another reader's. A
 -- refused attempt writes nothing.
 
--- There is a writer, ours or the article's.
+-- A writer holds the lock, ours or the article's.
 if redis.call('GET', KEYS[2]) then
   return 0
 end
 
--- A read key without an end, which no script here writes, is a reader for ever. It is left as it
--- is, and we are a reader as long as it exists.
+-- A read key without an end, which no script here writes, is a reader forever. It is left
+-- unchanged, and we are a reader as long as it exists.
 local readers = {}
 if value then
   local left = redis.call('PTTL', KEYS[1])

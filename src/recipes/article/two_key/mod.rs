@@ -1,5 +1,5 @@
-//! The article's single-instance edition (单机版): one key exists while there are readers, the other
-//! while there is a writer.
+//! The article's single-instance edition (单机版): one key exists while readers hold the lock, the
+//! other while a writer does.
 //!
 //! For programs that share a lock with the article's scripts; for anything else use
 //! [`read_write`](crate::recipes::read_write). Both keys are the caller's own names, without the
@@ -18,44 +18,44 @@
 //! # Guarantees
 //!
 //! On one server that loses no data: neither our functions nor the article's scripts grant the lock
-//! to a writer while there is a reader, as long as no program with the article's scripts reads or
-//! releases. They grant it to nobody while there is a writer, as long as no program deletes the key
-//! without checking its holder. A hold lasts until it is released or its lease ends. A release ends
-//! no other hold. A waiting caller may wait for ever.
+//! to a writer while a reader holds it, as long as no program reads or releases through the
+//! article's scripts. They grant it to no one while a writer holds it, as long as no program
+//! deletes the key without checking its holder. A hold lasts until it is released or its lease
+//! ends. A release ends no other hold. A caller may wait forever.
 //!
 //! # Source
 //!
 //! "单机版" of the article: "获取读锁" and "获取写锁". The article tries once, and leaves the wait to its
-//! caller. It has no script for a release: a plain `DEL` frees every reader, or the lock of
-//! whichever writer has it by then.
+//! caller. It has no release script: a plain `DEL` ends the holds of all readers, or that of
+//! whichever writer has the lock by then.
 //!
 //! # Differences from the article
 //!
 //! - Each reader is listed with its own lease; the key lasts as long as the longest. In the article
-//!   the last reader's time counts for all, even if it is shorter. A read key without an end is
-//!   left as it is, and its readers are not listed.
+//!   the last reader's time applies to all, even if it is shorter. A read key without an end is
+//!   left unchanged, and its readers are not listed.
 //! - A writer's value is its token, so that a release can check it; the article's is `1` for every
 //!   writer.
-//! - There is a release.
+//! - It has a release.
 //!
 //! # Remaining gaps in the article's programs
 //!
 //! - Its readers overwrite the read key with `1` and their own end. From then on our readers are
 //!   protected only until *that* end, which may be before their own, and their releases return
 //!   `Ok(false)`: the readers are no longer known. Its readers do the same to each other.
-//! - It has no script to release, so its programs delete the key, and with it every reader's lock,
-//!   ours too.
-//! - A steady stream of readers keeps writers out for ever. There is no place for a waiting
-//!   writer's intent that the article's readers would read.
+//! - It has no release script, so its programs delete the key, and with it the holds of all
+//!   readers, including ours.
+//! - A steady stream of readers keeps writers out forever. The article's readers read no key in
+//!   which a waiting writer could announce itself.
 //!
-//! A hold of this edition cannot be renewed: any program with the article's scripts may end a read
-//! lock, and let a writer in, without leaving a trace, so the reply to a renewal would prove
-//! nothing. There is no [`Hold`](crate::recipes::Hold) for it, so that passing it to a watchdog
-//! does not compile. Choose a lease longer than the work.
+//! A hold of this edition cannot be renewed: any program that uses the article's scripts may end a
+//! read lock, and let a writer in, without leaving a trace, so the reply to a renewal would prove
+//! nothing. It has no [`Hold`](crate::recipes::Hold), so passing it to a watchdog does not compile.
+//! Choose a lease longer than the work.
 //!
 //! ```compile_fail,E0308
 //! # fn keep(watchdog: &leasehold::Watchdog, token: &leasehold::Token) -> leasehold::Result<()> {
-//! // A watchdog keeps only holds that can be renewed safely, and this edition has none.
+//! // A watchdog keeps only holds that can be renewed safely. This edition has none.
 //! let keys = ("prices:read", "prices:write", token.clone());
 //! watchdog.keep(&keys, std::time::Duration::from_secs(10))?;
 //! # Ok(())
@@ -90,16 +90,19 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// The article's `readKey` and `writeKey`.
+    /// Creates the pair of the article's `readKey` and `writeKey`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if one is empty or longer than 512 bytes, or if they are the same.
+    /// [`Error::Invalid`]: one is empty or longer than 512 bytes, or both are the same.
     pub fn new(read_key: impl Into<String>, write_key: impl Into<String>) -> Result<Self> {
         let (read, write) = (read_key.into(), write_key.into());
         check_size("read key", &read)?;
         check_size("write key", &write)?;
         if read == write {
-            return Err(Error::invalid("write key", "it is the read key"));
+            return Err(Error::invalid(
+                "write key",
+                "it must differ from the read key",
+            ));
         }
         Ok(Self { read, write })
     }
@@ -114,19 +117,19 @@ impl Keys {
 
 /// Acquires the lock for reading, waiting up to `acquire_timeout` for the writer.
 ///
-/// Tries at least once: with `Duration::ZERO` it never waits, and with `Duration::MAX` for ever.
-/// Retries after a random 1 to 10 ms, with the same token. `Ok(false)`: there was a writer until
-/// the deadline. One round trip for each attempt.
+/// Tries at least once: `Duration::ZERO` never waits, `Duration::MAX` waits forever. Retries after
+/// a random 1 to 10 ms, with the same token. `Ok(false)`: a writer held the lock until the
+/// deadline. One round trip for each attempt.
 ///
-/// The lease is 1 ms to 24 h, rounded up to milliseconds. If sent twice with the same token it is
-/// granted once, and no lease is ever shortened.
+/// The lease is 1 ms to 24 h, rounded up to milliseconds. If repeated with the same token it counts
+/// once, and no lease is ever shortened.
 ///
 /// # Errors
 /// - [`Error::Invalid`]: the lease is not between 1 ms and 24 h, or the token is `1`, the article's
 ///   value. Nothing was sent.
 /// - [`Error::Unknown`]: no reply came, so the token may hold the lock until the lease ends.
-///   Release it, or send the same again, on another connection.
-/// - [`Error::WrongKind`]: one of the keys is no string. Nothing was changed.
+///   Release it, or repeat the call, on another connection.
+/// - [`Error::WrongKind`]: one of the keys is not a string. Nothing was changed.
 /// - [`Error::Redis`]: the server refused; nothing was changed.
 ///
 /// # Example
@@ -159,12 +162,12 @@ pub fn acquire_read(
 
 /// Acquires the lock for writing, waiting up to `acquire_timeout` for all holders.
 ///
-/// Tries at least once: with `Duration::ZERO` it never waits, and with `Duration::MAX` for ever.
-/// Retries after a random 1 to 10 ms, with the same token. Readers that come meanwhile go first.
-/// `Ok(false)`: there was another holder until the deadline. One round trip for each attempt.
+/// Tries at least once: `Duration::ZERO` never waits, `Duration::MAX` waits forever. Retries after
+/// a random 1 to 10 ms, with the same token. Readers that come meanwhile go first. `Ok(false)`:
+/// someone else held the lock until the deadline. One round trip for each attempt.
 ///
-/// The lease is 1 ms to 24 h, rounded up to milliseconds. If sent twice with the same token it is
-/// granted once, and the lease is never shortened.
+/// The lease is 1 ms to 24 h, rounded up to milliseconds. If repeated with the same token it counts
+/// once, and the lease is never shortened.
 ///
 /// # Errors
 /// As [`acquire_read`].
@@ -232,12 +235,12 @@ pub fn release_write(conn: &mut Connection, keys: &Keys, token: &Token) -> Resul
     releasing(&keys.write, token).asks_for(operation, conn)
 }
 
-/// Refuses `1`, the value of every writer of the article: all of them would be taken for ours.
+/// Refuses `1`, the value of every writer of the article: all of them would look like ours.
 fn own(token: &Token) -> Result<&str> {
     match token.as_str() {
         "1" => Err(Error::invalid(
             "token",
-            "it is what the article's writers write",
+            "it must not be `1`, the value that the article's writers write",
         )),
         text => Ok(text),
     }

@@ -3,7 +3,7 @@
 -- KEYS[1]  the read key: a STRING. A program with the article's scripts overwrites it with 1. We
 --          write a JSON object of our readers' tokens and their ends, in milliseconds since 1970 by
 --          the server's clock. The empty token stands for the article's readers: its end is that of
---          the key when our first reader came.
+--          the key when our first reader was added.
 --
 -- The article's scripts only check that the key exists, so our list does not disturb them. The key
 -- ends with the last reader.
@@ -14,9 +14,9 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local value = redis.call('GET', KEYS[1])
 
--- Returns the current readers by token, or nil if the value is not a list of ours. `pcall` catches
--- the error on a value that is no JSON. The article's `1` is JSON, but no table. We never write an
--- empty table.
+-- Returns the current readers by token, or nil if the value is not one of our lists. `pcall`
+-- catches the error on a value that is not JSON. The article's `1` is JSON, but not a table. We
+-- never write an empty table.
 local function listed()
   local is_json, found = pcall(cjson.decode, value)
   if not is_json or type(found) ~= 'table' or not next(found) then
@@ -29,7 +29,7 @@ local function listed()
     if type(token) ~= 'string' or type(ending) ~= 'number' or not (ending < 9007199254740992) then
       return nil
     end
-    -- A reader whose end has passed is left out. A list of only such readers becomes empty, but is
+    -- A reader whose end has passed is omitted. A list of only such readers becomes empty, but is
     -- still ours.
     if ending >= now then
       readers[token] = ending
