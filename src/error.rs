@@ -313,7 +313,7 @@ impl fmt::Display for Error {
             } => {
                 match waited {
                     Some(waited) => {
-                        write!(f, "not acquired within {waited:.1?}: held by someone else")?
+                        write!(f, "not acquired within {waited:.1?}: held by someone else")?;
                     }
                     None => f.write_str("others kept changing it on every attempt")?,
                 }

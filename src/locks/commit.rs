@@ -156,7 +156,7 @@ impl Lease {
     ///
     /// # Errors
     /// - [`Error::Invalid`]: the id is empty or longer than 512 bytes, or `remember` is out of
-    /// range. Nothing was sent.
+    ///   range. Nothing was sent.
     /// - [`Error::Unknown`]: no reply came. Repeat the call.
     /// - [`Error::Partial`]: some of the commands were refused. The others were executed, and the
     ///   mark was written.

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// - [`Error::Partial`](crate::Error::Partial): between the read and the write, someone listed the
-/// same item or changed the type of `market:`, which is not watched.
+///   same item or changed the type of `market:`, which is not watched.
 /// - All others as in [the errors of all trades](super#errors).
 ///
 /// # Guarantees
@@ -70,7 +70,7 @@ pub fn list_item(
 ///
 /// # Errors
 /// - [`Error::Partial`](crate::Error::Partial): between the read and the write, someone without the
-/// lock listed the same item or changed the type of `market:`, which is not watched.
+///   lock listed the same item or changed the type of `market:`, which is not watched.
 /// - All others as in [the errors of all trades](super#errors).
 ///
 /// # Guarantees
@@ -119,7 +119,7 @@ pub fn list_item_with_lock(
 ///
 /// # Errors
 /// - [`Error::Partial`](crate::Error::Partial): the server's access list changed during the
-/// transaction. All keys are watched, so no other cause exists.
+///   transaction. All keys are watched, so no other cause exists.
 /// - All others as in [the errors of all trades](super#errors).
 ///
 /// # Guarantees

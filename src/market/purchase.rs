@@ -75,8 +75,8 @@ pub fn purchase_item(
 ///
 /// # Errors
 /// - [`Error::Partial`](crate::Error::Partial): between the read and the write, someone without the
-/// lock bought the item, so that it was **sold twice**, or changed the type of `market:` or of the
-/// seller's funds, which are not watched.
+///   lock bought the item, so that it was **sold twice**, or changed the type of `market:` or of
+///   the seller's funds, which are not watched.
 /// - All others as in [the errors of all trades](super#errors).
 ///
 /// # Guarantees

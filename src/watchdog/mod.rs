@@ -202,7 +202,7 @@ impl Watchdog {
     ///
     /// # Errors
     /// - [`Error::Lost`](crate::Error::Lost): the lock is not ours, or the time of
-    /// [`Keep::held_until`] has passed.
+    ///   [`Keep::held_until`] has passed.
     /// - [`Error::Invalid`](crate::Error::Invalid): a setting of `keep` is out of range.
     /// - All others as [`keep`](Self::keep).
     pub fn keep_with(&self, hold: &Hold, keep: Keep) -> Result<Renewal> {

@@ -160,8 +160,8 @@ pub fn transaction_while_held<T>(
 ///
 /// # Errors
 /// - [`Error::Unknown`](crate::Error::Unknown) with a [token](crate::Error::token): it failed
-/// before the transaction, and the lock may be held; on a cluster it may have moved to another
-/// node. Without a token: the transaction got no reply.
+///   before the transaction, and the lock may be held; on a cluster it may have moved to another
+///   node. Without a token: the transaction got no reply.
 /// - All others as [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout) and
 ///   [`Lease::transaction`](crate::Lease::transaction).
 ///
