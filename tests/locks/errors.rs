@@ -39,7 +39,7 @@ fn who_waited_in_vain_is_told_for_how_long_and_who_has_it_for_how_much_longer() 
                 text.contains("`the night job` of this process"),
                 holder.is_some()
             );
-            assert!(text.contains("it ends in "), "{text}");
+            assert!(text.contains("the lease ends in "), "{text}");
         }
         lease.release().unwrap();
     });

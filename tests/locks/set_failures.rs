@@ -51,7 +51,7 @@ fn options_of_any_lock_that_make_no_sense_are_refused_before_anything_is_sent() 
         (permits(0), "permits"),
         (
             permits(1).with(Options::new().hand_over(5, LONG)),
-            "several holders",
+            "cannot be handed over",
         ),
     ];
     for (set, reason) in sets {
