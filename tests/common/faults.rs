@@ -12,7 +12,7 @@ use redis::{Commands, Connection, cmd};
 
 use super::{Proxy, Server, wait::at_once};
 
-/// How long a connection waits for a reply that is swallowed.
+/// The read time-out for a reply that is swallowed.
 pub const SILENCE: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Copy, Debug)]

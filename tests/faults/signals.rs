@@ -89,7 +89,7 @@ fn a_signal_while_the_lock_of_a_failed_trade_is_given_back() {
     });
 }
 
-/// A connect has not sent any command yet, so it is simply repeated.
+/// An interrupted connect is repeated, because no command has been sent yet.
 #[test]
 fn a_process_that_is_halted_while_it_connects() {
     let server = Server::start().unwrap();
@@ -98,7 +98,7 @@ fn a_process_that_is_halted_while_it_connects() {
     proxy.at("INFO").run(move || {
         let process = told.recv().unwrap();
         for signal in [Signal::SIGSTOP, Signal::SIGCONT] {
-            // By then it is in its read; and it has stopped before it continues.
+            // Time to reach its read, and to stop before it continues.
             thread::sleep(Duration::from_millis(100));
             kill(process, signal).unwrap();
         }

@@ -286,7 +286,7 @@ fn who_waits_is_woken_though_no_connection_can_be_opened_for_the_watchdog() {
     });
 }
 
-/// Only after all waiting threads have read a late reply is the connection in step again.
+/// redis-rs skips a late reply only by waiting for it, and all waiting threads would wait along.
 #[test]
 fn the_waiters_connection_is_not_used_again_while_it_owes_a_reply() {
     unless_halted(|| {

@@ -132,8 +132,8 @@ fn neither_of_two_processes_is_starved() {
     });
 }
 
-/// Each holds the line while it waits, and pauses for half a millisecond after its turns; a
-/// socket's time-out takes ten.
+/// Each waits on its own connection, and pauses for half a millisecond after its turns; a socket's
+/// time-out takes ten.
 #[test]
 fn neither_of_two_threads_that_each_wait_alone_has_nearly_all_turns() {
     // A busy machine may keep one of them from running.

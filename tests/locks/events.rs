@@ -89,7 +89,7 @@ fn bench(log: Log, options: Options) -> Bench {
 
 const TAKEN_AWAY: HoldEnd = HoldEnd::Lost(LostReason::TakenAway);
 
-/// Deletes the lock; then calls its argument to have the loss found.
+/// Calls its argument, which deletes the lock, and then finds the loss.
 type Finder = fn(Lease, &dyn Fn());
 
 const FINDERS: [(&str, Finder); 10] = [

@@ -156,7 +156,8 @@ fn a_renewal_without_an_answer_is_in_doubt_and_its_lock_is_not_handed_over() {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.acquire(LONG).unwrap());
         assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
-        // The watchdog's next renewal removes the doubt, and the possible hour.
+        // The watchdog's next renewal removes the doubt, but not a possible hour on the
+        // server.
         assert!(comes_true(|| first.state() == RenewalState::Held));
         first.release().unwrap();
         let second = waiter.join().unwrap();

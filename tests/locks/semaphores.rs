@@ -182,7 +182,7 @@ fn who_looks_sees_all_holders_and_the_free_permits_and_that_numbers_differ() {
 fn fewer_permits_than_are_held_take_none_away_and_wait_for_enough_of_them() {
     unless_halted(|| {
         let (_server, locks, _conn) = bench();
-        // A thread that asks for two permits waits for three of these four to end, at most until
+        // With two permits a thread waits for three of these four to end, at most until the end of
         // the last but one.
         let four = locks.semaphore("api", 4);
         let of_ten_more = |n| four.clone().with(Options::new().lease(n * TEN_SECONDS));

@@ -197,7 +197,7 @@ fn the_password_of_a_cluster_is_replaced_under_load() {
         App::on(&cluster.nodes.iter().collect::<Vec<_>>()),
         Vault::with("0"),
     );
-    // Nodes that require a password.
+    // Now the nodes answer `CLUSTER` only after a login.
     app.each("ACL SETUSER default -cluster");
     let locks = Locks::connect_with(&cluster.url(), vault.settings("app")).unwrap();
     no_lock_is_lost(&locks, |old, new| app.replace(old, new, &vault));

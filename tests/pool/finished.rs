@@ -18,8 +18,8 @@ fn pool_of_one(url: &str) -> Pool {
     builder.build(&client).unwrap()
 }
 
-/// redis-rs keeps bytes that it could not parse, and meets them again instead of every later
-/// answer.
+/// redis-rs keeps bytes that it could not parse, and finds them again instead of every
+/// later answer.
 #[test]
 fn after_an_answer_that_cannot_be_read_the_next_borrower_has_another_connection() {
     let server = Server::start().unwrap();

@@ -198,7 +198,7 @@ fn a_server_that_forbids_to_ask_its_version_is_taken() {
     clients::kill(&mut admin, first_id);
     release_lock(&mut first, "a", &Token::random()).unwrap_err();
     drop(first);
-    // Its connection is tested now, and a refused PING shows that it works.
+    // The second connection is tested now: a refused PING shows that it works.
     assert_eq!(clients::id(&mut pool.get().unwrap()), second);
 }
 

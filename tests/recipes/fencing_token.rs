@@ -169,7 +169,7 @@ fn what_it_is_kept_in_ends_by_itself() {
         let left: i64 = conn.pttl(COMPANION).unwrap();
         assert!((DAY_MILLIS - 5_000..=DAY_MILLIS).contains(&left), "a day");
 
-        // As old as a mutex never leaves it.
+        // So long ago that the next acquire sets the expiry again.
         let fence: u64 = conn.hget(COMPANION, "fence").unwrap();
         let earlier = fence - 1_000_000_000;
         conn.hset::<_, _, _, ()>(COMPANION, "fence", earlier)

@@ -38,7 +38,7 @@ fn each_kind_of_lock_is_acquired_kept_and_given_back_on_every_shard() {
         .flat_map(|tag| kinds(&locks, tag))
         .map(|lock| lock.with(short.clone()).acquire(LONG).unwrap())
         .collect();
-    // Of all of them.
+    // The first end of all leases.
     let first_end = Instant::now() + time;
     for (shard, tag) in tags.iter().enumerate() {
         for lock in kinds(&others, tag) {

@@ -100,7 +100,7 @@ fn who_waits_where_nodes_lead_nowhere_asks_less_and_less_often() {
             "{error:?}"
         );
         let tries = tries(&a) + tries(&b);
-        // Each pause may be shorter by a half.
+        // Each pause may be shorter by half.
         let pauses = 8 + 2 * usize::try_from(wait.as_millis()).unwrap() / 250;
         assert!(
             (each_time..=each_time * (pauses + 1)).contains(&tries),

@@ -292,7 +292,7 @@ fn buy(conn: &mut Connection, lock: MarketLock, item: &str) -> Purchase {
     purchase_item_with_market_lock(conn, lock, "3", item, "1", Some(10)).unwrap()
 }
 
-/// Our purchase runs between the reads and the writes of their program.
+/// Our purchase starts between the reads and the writes of their program.
 fn they_buy_first(server: &Server, book: &mut dyn BookClient, lock: MarketLock, sale: &Sale) {
     let (mut conn, mut watcher) = (server.connection().unwrap(), server.connection().unwrap());
     assert!(book.look_at(sale).unwrap());
@@ -307,7 +307,7 @@ fn they_buy_first(server: &Server, book: &mut dyn BookClient, lock: MarketLock, 
     });
 }
 
-/// Their program runs between the reads and the writes of our purchase.
+/// Their program starts between the reads and the writes of our purchase.
 fn we_buy_first(server: &Server, book: &mut dyn BookClient, lock: MarketLock, sale: &Sale) {
     let proxy = Proxy::in_front_of(server).unwrap();
     let mut watcher = server.connection().unwrap();

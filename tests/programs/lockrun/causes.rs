@@ -346,7 +346,7 @@ fn an_outage_under_the_command_is_a_few_lines() {
             .iter()
             .filter(|it| it.contains("cannot renew `a`: "))
             .collect();
-        // Some tens of attempts, and two texts.
+        // Dozens of attempts, and two texts.
         assert!((2..10).contains(&fails.len()), "{all:?}");
         let again = fails
             .iter()

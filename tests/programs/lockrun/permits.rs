@@ -34,7 +34,7 @@ fn semaphore(server: &Server, permits: u32) -> Lock {
     locks.semaphore("a", permits)
 }
 
-/// Holds a permit under this host name for this many seconds.
+/// Acquires a permit with this owner name, for this many seconds.
 fn held_by(name: &str, seconds: u64, lock: &Lock) -> Lease {
     let options = Options::new()
         .owner(Owner::new(name).unwrap())

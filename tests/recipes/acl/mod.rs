@@ -207,7 +207,7 @@ fn what_the_table_names_for_semaphore() {
     let take = |conn: &mut Connection| {
         assert!(semaphore::try_acquire(conn, NAME, 2, &token, LEASE).unwrap());
     };
-    // An expired one obstructs both acquire and release.
+    // Both acquire and release have to remove an expired one.
     let with_one_that_ended = |conn: &mut Connection| {
         take(conn);
         let short = Duration::from_millis(1);

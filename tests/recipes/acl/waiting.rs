@@ -190,7 +190,7 @@ fn what_the_table_names_for_a_lease_is_enough() {
         let locks = user(&server, name, &needs);
         let (lock, other) = (kind(&locks, name), other(&admin, name));
         assert!(is_woken(&server, &lock, &other, 15_000 * MS), "{name}");
-        // The time since it is held.
+        // Set when the lock is held.
         let mut since = None;
         let is_soon = || since.get_or_insert_with(Instant::now).elapsed() > 300 * MS;
         // A renewal must not find the loss first.
