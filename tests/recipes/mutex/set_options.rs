@@ -139,7 +139,7 @@ fn keepttl_keeps_the_end_that_a_free_key_has_not() {
     assert!(left(&mut conn) > 9_000);
     assert!(
         !mutex::renew(&mut conn, "a", &ours, Duration::from_secs(10)).unwrap(),
-        "removed"
+        "taken over"
     );
 }
 
@@ -154,7 +154,10 @@ fn xx_takes_the_lock_from_its_holder_and_never_a_free_one() {
         .unwrap()
         .unwrap();
     assert_eq!(set(&mut conn, "x", "XX PX 10000").unwrap(), Value::Okay);
-    assert!(!mutex::release(&mut conn, "a", &ours).unwrap(), "removed");
+    assert!(
+        !mutex::release(&mut conn, "a", &ours).unwrap(),
+        "taken over"
+    );
 }
 
 #[test]
