@@ -1,4 +1,4 @@
-//! The same work written straight on redis-rs: what ours is measured against.
+//! The same work written directly with redis-rs, as the reference.
 
 use redis::{Connection, pipe};
 use uuid::Uuid;
@@ -26,7 +26,7 @@ pub(crate) fn lock_and_unlock(conn: &mut Connection, key: &str) -> anyhow::Resul
     Ok(())
 }
 
-/// A purchase under an item lock as the book's listings have it: seven round trips.
+/// A purchase under an item lock as in the book's listings: seven round trips.
 pub(crate) fn purchase_in_seven_round_trips(
     conn: &mut Connection,
     buyer: &str,

@@ -1,4 +1,4 @@
-//! `Lock` on a Redis Cluster of three shards, against the same on one server.
+//! `Lock` on a Redis Cluster of three shards, against one server.
 
 use std::{thread, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
 
 const SHARDS: usize = 3;
 
-/// The one server has none either, and keeps nothing for them.
+/// The single server has no replicas either, and keeps no backlog for them.
 fn without_replicas(cluster: &mut Cluster) -> anyhow::Result<()> {
     let replicas: Vec<_> = (SHARDS..2 * SHARDS)
         .map(|at| cluster.id(at).to_owned())
@@ -37,7 +37,8 @@ fn without_replicas(cluster: &mut Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A guard on a free lock, by one thread and by eight, whose locks are spread over all shards.
+/// Measures a guard on a free lock with one thread and with eight, whose locks are spread over all
+/// shards.
 pub(crate) fn free(
     server: &Server,
     connections: &mut [Connection],

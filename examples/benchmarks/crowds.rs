@@ -14,28 +14,28 @@ use redis::Client;
 use crate::common::{Proxy, Server};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Spun inside, since a sleep of this length takes twice as long.
+/// The holder spins, since a sleep this short takes twice as long.
 const HOLD: Duration = Duration::from_micros(100);
 const TURNS: u32 = 256;
 const LONGEST: Duration = Duration::from_millis(20);
 
-/// Who wants the lock, and how.
+/// The threads that want the lock, and their work.
 #[derive(Clone)]
 pub(crate) struct Crowd<'a> {
-    /// How many threads each process has.
+    /// The number of threads of each process.
     pub(crate) processes: &'a [usize],
     pub(crate) hold: Duration,
-    /// Passes the time inside.
+    /// Passes the time of a hold.
     pub(crate) inside: fn(Duration),
     pub(crate) lock: fn(&Locks) -> Lock,
     pub(crate) options: Options,
 }
 
-/// What came of it.
+/// The result of a crowd.
 pub(crate) struct Served {
-    /// For each process its threads' turns and worst waits.
+    /// For each process, the turns and worst waits of its threads.
     processes: Vec<Vec<(u32, Duration)>>,
-    /// Until the last of them had had its turn.
+    /// The time until the last thread had its turn.
     pub(crate) took: Duration,
 }
 
@@ -43,7 +43,7 @@ fn mutex(locks: &Locks) -> Lock {
     locks.lock("benchmark-crowd")
 }
 
-/// Threads of one process on one lock, and then of two.
+/// Measures threads of one process on one lock, and then of two.
 pub(crate) fn crowds(server: &Server, length: Duration) -> anyhow::Result<()> {
     heading();
     for processes in [&[2][..], &[8], &[64], &[1_000], &[8, 8]] {
@@ -59,7 +59,7 @@ pub(crate) fn crowds(server: &Server, length: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same with the lock handed over, beside the same without.
+/// Measures the lock with and without a hand-over.
 pub(crate) fn hand_overs(server: &Server, rounds: usize, length: Duration) -> anyhow::Result<()> {
     let handing = Options::new().hand_over(TURNS, LONGEST);
     for hold in [Duration::ZERO, HOLD] {
@@ -85,7 +85,7 @@ pub(crate) fn hand_overs(server: &Server, rounds: usize, length: Duration) -> an
         }
         let [without, in_memory] = ratios.map(median);
         println!(
-            "64 threads, {hold:?} inside: with hand-over {without:.2} times without, {in_memory:.2} of a fair mutex in memory"
+            "64 threads, hold {hold:?}: with hand-over {without:.2} times without, {in_memory:.2} times a fair mutex in memory"
         );
     }
     heading();
@@ -112,7 +112,8 @@ fn median(mut ratios: Vec<f64>) -> f64 {
     ratios[ratios.len() / 2]
 }
 
-/// How many turns such a crowd has with a mutex that is passed on as fairly, and no server: what switching threads allows.
+/// Returns the turns of such a crowd with a fair mutex in memory and no server: the limit that
+/// thread switches set.
 fn in_memory(threads: u32, hold: Duration, length: Duration) -> u32 {
     let (mutex, turns) = (FairMutex::new(()), AtomicU32::new(0));
     let started = Instant::now();
@@ -147,7 +148,7 @@ fn heading() {
 
 fn show(crowd: &Crowd<'_>, server: &Server, length: Duration) -> anyhow::Result<()> {
     let came = crowd.run(&server.url(), length)?;
-    // Counting takes time of its own, so it is done apart.
+    // Counting takes time, so it is done separately.
     let proxy = Proxy::in_front_of(server)?;
     let (counted, traffic) = proxy.traffic_of(|| crowd.run(&proxy.url(), length / 4));
     let commands = f64::from(u32::try_from(traffic.commands.len())?);
@@ -179,13 +180,13 @@ impl Served {
             .unwrap_or_default()
     }
 
-    /// The turns of who was served least, over those of who was served most.
+    /// Returns the turns of the thread with the fewest over those of the thread with the most.
     pub(crate) fn fairness(&self) -> f64 {
         let turns = || self.all().map(|(turns, _)| *turns);
         f64::from(turns().min().unwrap_or(0)) / f64::from(turns().max().unwrap_or(1).max(1))
     }
 
-    /// Of the processes.
+    /// Returns the smallest share of a process.
     fn smallest_share(&self) -> f64 {
         let turns =
             |process: &Vec<(u32, Duration)>| process.iter().map(|(turns, _)| *turns).sum::<u32>();
@@ -231,7 +232,7 @@ impl Crowd<'_> {
         })
     }
 
-    /// How many turns one thread got, and its worst wait.
+    /// Returns the turns of one thread, and its worst wait.
     fn turns(
         &self,
         locks: &Locks,

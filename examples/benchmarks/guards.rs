@@ -13,7 +13,7 @@ use crate::{
     show,
 };
 
-/// A guard, against its scripts and against the shortest safe way, by hand.
+/// Measures a guard against its own scripts, and against the shortest safe commands by hand.
 pub(crate) fn free(
     server: &Server,
     connections: &mut [Connection],

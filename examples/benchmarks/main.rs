@@ -1,14 +1,12 @@
-//! How fast, as ratios to the same work written by hand, in one run: `cargo run --release --example benchmarks`.
+//! Compares the speed with the same work written by hand, in one run: `cargo run --release
+//! --example benchmarks`.
 #![allow(clippy::print_stdout, reason = "a command-line program")]
 
 mod by_hand;
 mod chart;
 mod clusters;
 #[path = "../../tests/common/mod.rs"]
-#[allow(
-    clippy::unwrap_used,
-    reason = "the tests' server and proxy, and what stands beside them"
-)]
+#[allow(clippy::unwrap_used, reason = "the tests' helpers fail by panicking")]
 mod common;
 mod crowds;
 #[allow(dead_code, reason = "shared with examples that draw other charts")]
@@ -33,28 +31,29 @@ use measure::{Comparison, Effort, compare};
 use purchases::Market;
 use redis::Connection;
 
-/// Measures what docs/benchmarks.md reports.
+/// Measures the figures of docs/benchmarks.md.
 #[derive(Parser)]
 struct Options {
-    /// Rounds of each comparison; the medians are shown.
+    /// The rounds of each comparison; the median is printed
     #[arg(long, default_value_t = 15)]
     rounds: usize,
-    /// Milliseconds of each of the two turns of a round.
+    /// The milliseconds of each of the two turns of a round
     #[arg(long, default_value_t = 300)]
     turn_ms: u64,
-    /// Leases of 10 s that the watchdog keeps.
+    /// The leases of 10 s that the watchdog keeps
     #[arg(long, default_value_t = 10_000)]
     leases: u32,
-    /// Thirds of a lease that it keeps them for, twice.
+    /// The thirds of a lease for which it keeps them, twice
     #[arg(long, default_value_t = 6)]
     thirds: u32,
-    /// A build of an earlier version of this program: its rounds of `pairs` and `processes` alternate with ours.
+    /// A build of an earlier version of this program, whose rounds of `pairs` and `processes`
+    /// alternate with ours
     #[arg(long)]
     before: Option<PathBuf>,
-    /// Where the chart of `pairs` goes, as SVG.
+    /// The SVG file for the chart of `pairs`
     #[arg(long)]
     chart: Option<PathBuf>,
-    /// Only this group.
+    /// Run only this group
     #[arg(long, value_parser = GROUPS)]
     only: Option<String>,
 }

@@ -1,4 +1,5 @@
-//! Two ways to do the same, in turn, so that a machine whose speed drifts drifts for both.
+//! Measures two ways to do the same work, in turns, so that a drift of the machine's speed affects
+//! both.
 
 use std::{
     thread,
@@ -7,25 +8,25 @@ use std::{
 
 use redis::Connection;
 
-/// Figures of one comparison: medians over the rounds.
+/// The figures of one comparison: medians over the rounds.
 pub(crate) struct Comparison {
     pub(crate) ours_per_second: f64,
     pub(crate) reference_per_second: f64,
-    /// The median of the rounds' own ratios, not the ratio of the medians.
+    /// The median of the rounds' ratios, not the ratio of the medians.
     pub(crate) ratio: f64,
 }
 
-/// How long and how often.
+/// The rounds of a measurement, and their length.
 #[derive(Clone, Copy)]
 pub(crate) struct Effort {
     pub(crate) rounds: usize,
     pub(crate) turn: Duration,
 }
 
-/// What one thread does again and again on its own connection.
+/// The work that one thread repeats on its own connection.
 pub(crate) type Work<'a> = &'a (dyn Fn(&mut Connection, usize) -> anyhow::Result<()> + Sync);
 
-/// Runs both on the same connections, a thread each, for some rounds after one that does not count.
+/// Runs both on the same connections, with a thread for each, in some rounds after a warm-up round.
 pub(crate) fn compare(
     connections: &mut [Connection],
     effort: Effort,
@@ -34,7 +35,7 @@ pub(crate) fn compare(
 ) -> anyhow::Result<Comparison> {
     let mut rounds = Vec::new();
     for round in 0..=effort.rounds {
-        // Who goes first alternates as well.
+        // Alternate which one goes first.
         let (first, second) = if round % 2 == 0 {
             (ours, reference)
         } else {

@@ -1,4 +1,4 @@
-//! The lock with a fencing token, and what that token costs.
+//! The lock with a fencing token, and the cost of that token.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Locks of their own for 1 to 32 threads: pairs of acquire and release a second. Each way of locking has a process of its own,
-//! which is this program, started again, or a build of it before; their turns alternate.
+//! Pairs of acquire and release a second, with 1 to 32 threads that each have a lock of their own.
+//! Each contender runs in its own process, which is this program, started again, or an earlier
+//! build of it; their turns alternate.
 
 use std::{
     env,
@@ -16,14 +17,14 @@ use uuid::Uuid;
 
 use crate::{chart, common::Server, measure::median, worker::Worker};
 
-/// Has this program work for another, which says how: server, way of locking, threads.
+/// The environment variable that makes this program a worker: server, contender, threads.
 const WORKS: &str = "LEASEHOLD_BENCHMARK_PAIRS";
 pub(crate) const THREADS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 
-/// A way of locking.
+/// A way to lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// `SET NX PX` and a script that compares and deletes, a connection a thread.
+    /// `SET NX PX` and a compare-and-delete script, with a connection per thread.
     Raw,
     /// `Lock::acquire` and `Lease::release`.
     Guard,
@@ -31,12 +32,13 @@ pub(crate) enum Way {
     Unfenced,
 }
 
-/// One line of the chart: a pair of numbers for each of [`THREADS`].
+/// One line of the chart: two numbers for each of [`THREADS`].
 pub(crate) struct Contender {
     pub(crate) name: &'static str,
     way: Way,
     program: PathBuf,
-    /// Of each number of threads the pairs a second, and their ratio to the first contender's of the same round: medians.
+    /// For each number of threads, the pairs a second and their ratio to the first contender's in
+    /// the same round: medians.
     pub(crate) came: Vec<(f64, f64)>,
 }
 
@@ -51,7 +53,7 @@ impl Contender {
     }
 }
 
-/// Shows each way for each number of threads, and draws it.
+/// Measures each contender for each number of threads, and draws the chart.
 pub(crate) fn pairs(
     server: &Server,
     rounds: usize,
@@ -81,7 +83,7 @@ pub(crate) fn pairs(
     chart.map_or(Ok(()), |file| chart::draw(&all, file))
 }
 
-/// Rounds in which each has a turn, after one that does not count.
+/// Runs rounds in which each contender has a turn, after a warm-up round.
 fn measure(
     server: &Server,
     rounds: usize,
@@ -97,7 +99,7 @@ fn measure(
     let mut speeds = vec![Vec::new(); all.len()];
     for round in 0..=rounds {
         for number in 0..workers.len() {
-            // Who goes first changes from round to round.
+            // Rotate which one goes first.
             let number = (number + round) % workers.len();
             let millis = turn.as_millis().to_string();
             let pairs: f64 = workers[number].ask(&millis)?.trim().parse()?;
@@ -116,8 +118,9 @@ fn measure(
     Ok(())
 }
 
-/// Works, if this program was started for it: a turn for each line of its input, which says how long in milliseconds. With
-/// `pairs` after the number that many pairs on one thread instead, to be counted by an instrument. False: it was not.
+/// Works, if this program was started as a worker. Each input line starts a turn of that many
+/// milliseconds. With `pairs` after the number, makes that many pairs on one thread instead, for an
+/// instrument that counts. False: not a worker.
 pub(crate) fn works() -> anyhow::Result<bool> {
     let Ok(how) = env::var(WORKS) else {
         return Ok(false);
@@ -147,7 +150,7 @@ pub(crate) fn works() -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// One thread's pair of acquire and release.
+/// Makes one pair of acquire and release.
 type Hand<'a> = Box<dyn FnMut() -> anyhow::Result<()> + Send + 'a>;
 
 struct Locker {
@@ -162,7 +165,7 @@ impl Locker {
         let locks = if way == format!("{:?}", Way::Raw) {
             None
         } else {
-            // As many connections as the raw one has.
+            // As many connections as the raw contender has.
             let size = u32::try_from(threads)?.max(10);
             let pool = leasehold::Pool::builder().max_size(size).build(&client)?;
             let fencing = way != format!("{:?}", Way::Unfenced);

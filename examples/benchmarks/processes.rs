@@ -1,4 +1,5 @@
-//! `Locks`: turns between processes. Each is this program, started again, with threads that all want one lock.
+//! `Locks`: turns between processes. Each is this program, started again, and all of its threads
+//! want one lock.
 
 use std::{
     env,
@@ -14,15 +15,15 @@ use leasehold::{Locks, Options};
 
 use crate::{common::Server, worker::Worker};
 
-/// Has this program work for another, which says how: server, threads, microseconds inside, milliseconds in all, and perhaps that
-/// no fencing token is wanted.
+/// The environment variable that makes this program a worker: server, threads, microseconds of a
+/// hold, milliseconds in total, and optionally "no fencing token".
 const WORKS: &str = "LEASEHOLD_BENCHMARK_WORKS";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Processes by how many threads they have.
+/// The number of threads of each process.
 struct Crowd {
     processes: &'static [usize],
-    /// Slept inside, or spun if it is less than a millisecond.
+    /// The time of a hold: slept, or spun if it is less than a millisecond.
     hold: Duration,
     fenced: bool,
 }
@@ -41,16 +42,16 @@ const CROWDS: [Crowd; 6] = [
     Crowd::of(&[1, 1], 100),
 ];
 
-/// What came of a round.
+/// The result of a round.
 struct Round {
-    /// Of each process: turns of its threads, and their worst wait in milliseconds.
+    /// For each process, the turns of its threads, and their worst wait in milliseconds.
     processes: Vec<(u64, f64)>,
-    /// What the server executed.
+    /// The commands that the server executed.
     commands: u64,
     length: Duration,
 }
 
-/// Works, if this program was started for it. False: it was not.
+/// Works, if this program was started as a worker. False: it was not.
 pub(crate) fn works() -> anyhow::Result<bool> {
     let Ok(how) = env::var(WORKS) else {
         return Ok(false);
@@ -86,7 +87,7 @@ pub(crate) fn works() -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// How many turns a thread got, and its worst wait.
+/// Returns the turns of a thread, and its worst wait.
 fn turns(locks: &Locks, hold: Duration, length: Duration) -> anyhow::Result<(u64, Duration)> {
     let lock = locks.lock("benchmark-processes");
     let (started, mut turns, mut worst) = (Instant::now(), 0, Duration::ZERO);
@@ -111,7 +112,8 @@ fn inside(hold: Duration) {
     }
 }
 
-/// Shows each crowd; rounds alternate with those of a build of an earlier version of this program, if there is one.
+/// Measures each crowd. Rounds alternate with those of an earlier build of this program, if one is
+/// given.
 pub(crate) fn processes(
     server: &Server,
     rounds: usize,
@@ -163,12 +165,15 @@ impl Crowd {
         }
         let before = commands(server)?;
         for worker in &mut workers {
-            // It starts when its input ends.
+            // The worker starts when its input ends.
             worker.no_more();
         }
         let said = workers.iter_mut().map(|worker| {
             let said = worker.hear()?;
-            let (turns, worst) = said.trim().split_once(' ').context("what it said")?;
+            let (turns, worst) = said
+                .trim()
+                .split_once(' ')
+                .context("unexpected output of a worker")?;
             Ok((turns.parse()?, worst.parse::<f64>()? / 1_000.0))
         });
         let processes = said.collect::<anyhow::Result<_>>()?;
@@ -227,7 +232,7 @@ impl Round {
     }
 }
 
-/// How many commands the server has executed, those of scripts among them.
+/// Returns the number of commands that the server has executed, including those in scripts.
 pub(crate) fn commands(server: &Server) -> anyhow::Result<u64> {
     let stats: String = redis::cmd("INFO")
         .arg("stats")

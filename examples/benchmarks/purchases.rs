@@ -1,4 +1,5 @@
-//! Purchases of the market: ours, beside the book's seven round trips by hand, and beside a program in Python.
+//! Purchases in the market: ours, against the book's seven round trips by hand, and against a
+//! program in Python.
 
 use std::{
     path::Path,
@@ -20,7 +21,7 @@ use crate::{
 
 const ITEMS: u64 = 600_000;
 
-/// A well-stocked market: each purchase takes the next item that was put up for sale.
+/// A well-stocked market: each purchase takes the next item for sale.
 pub(crate) struct Market {
     next: AtomicU64,
 }
@@ -68,7 +69,7 @@ impl Market {
         compare(connections, effort, ours, by_hand)
     }
 
-    /// `None` without Python or redis-py.
+    /// Returns `None` without Python or redis-py.
     pub(crate) fn beside_python(
         &self,
         server: &Server,
@@ -113,7 +114,10 @@ impl Market {
     fn of_python(&self, python: &mut Worker, effort: Effort) -> anyhow::Result<f64> {
         let first = self.next.load(Ordering::Relaxed);
         let said = python.ask(&format!("{} {first}", effort.turn.as_millis()))?;
-        let (made, a_second) = said.trim().split_once(' ').context("two numbers")?;
+        let (made, a_second) = said
+            .trim()
+            .split_once(' ')
+            .context("unexpected output of the Python program")?;
         self.next.fetch_add(made.parse()?, Ordering::Relaxed);
         Ok(a_second.parse()?)
     }

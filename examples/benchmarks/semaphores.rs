@@ -1,4 +1,4 @@
-//! A semaphore with three permits beside a mutex: 64 threads on each, in turn.
+//! A semaphore with three permits against a mutex: 64 threads on each, in turn.
 
 use std::{thread, time::Duration};
 
@@ -18,28 +18,28 @@ const HOLDS: [Duration; 3] = [
     Duration::from_millis(1),
 ];
 const CROWDS: [&[usize]; 2] = [&[64], &[32, 32]];
-/// For other programs that do nothing inside.
+/// Crowds for a comparison with other programs, which do nothing during a hold.
 const BESIDE_PEERS: [&[usize]; 2] = [&[1], &[16]];
 
-/// Two kinds of lock, whose rounds alternate.
+/// A kind of lock. The rounds of two kinds alternate.
 struct Kind {
     name: &'static str,
     lock: fn(&Locks) -> Lock,
     rounds: Vec<Round>,
-    /// Calls of this program a turn, counted apart.
+    /// This program's calls per turn, counted separately.
     calls: f64,
 }
 
 struct Round {
     turns: f64,
-    /// What the server executed a turn, the commands in scripts among them.
+    /// The server's commands per turn, including those in scripts.
     commands: f64,
     worst: f64,
     fairness: f64,
 }
 
-/// Shows turns a second and commands a turn for each time inside, which threads sleep: who has a
-/// permit waits for something else.
+/// Prints the turns a second and the commands a turn for each time of a hold. Holders sleep, as if
+/// they waited for something else.
 pub(crate) fn semaphores(server: &Server, rounds: usize, length: Duration) -> anyhow::Result<()> {
     println!(
         "{:<44} {:>8} {:>7} {:>11} {:>9} {:>11} {:>14}",
@@ -83,7 +83,7 @@ fn beside_a_mutex(
         }
     }
     for kind in &mut kinds {
-        // Counting takes time of its own, so it is done apart.
+        // Counting takes time, so it is done separately.
         let proxy = Proxy::in_front_of(server)?;
         let run = || crowd(kind.lock).run(&proxy.url(), length / 4);
         let (came, traffic) = proxy.traffic_of(run);

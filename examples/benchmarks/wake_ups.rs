@@ -1,4 +1,5 @@
-//! From a release to the next holder in another process, against the same by hand and against a `PING` as quiet.
+//! The time from a release to the next holder in another process, against the same by hand and
+//! against a `PING` after an equal pause.
 
 use std::{
     thread,
@@ -16,13 +17,13 @@ use crate::{common::Server, measure::median};
 /// Long enough for a waiter to wait, and for idle cores to sleep.
 const QUIET: Duration = Duration::from_millis(3);
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Turns of one way before those of the next.
+/// The turns of one contender before those of the next.
 const BLOCK: usize = 10;
 const BLOCKS_A_ROUND: usize = 10;
 const LOCK: &str = "benchmark-wake-up";
 const SEMAPHORE: &str = "benchmark-wake-up-permits";
 
-/// A way of locking, with the connections and threads that two processes have.
+/// A way to lock, with the connections and threads of two processes.
 trait Sides: Sync {
     type Held: Send;
 
@@ -32,7 +33,8 @@ trait Sides: Sync {
     fn release(&self, side: usize, held: Self::Held) -> anyhow::Result<()>;
 }
 
-/// Two `Locks` with a mutex and with a semaphore, the same scripts by hand, and a plain `SET` by hand: blocks of their turns alternate.
+/// Compares two `Locks` with a mutex and with a semaphore, the same scripts by hand, and a plain
+/// `SET` by hand. Blocks of their turns alternate.
 pub(crate) fn wake_ups(server: &Server, rounds: usize) -> anyhow::Result<()> {
     let both = [
         Locks::connect(&server.url())?,
@@ -54,7 +56,7 @@ pub(crate) fn wake_ups(server: &Server, rounds: usize) -> anyhow::Result<()> {
             came.scripts.extend(block(&scripts, &mut conn, pings)?);
             came.plain.extend(block(&plain, &mut conn, pings)?);
         }
-        // The first does not count.
+        // The first round does not count.
         if round > 0 {
             all.push(came);
         }
@@ -63,7 +65,8 @@ pub(crate) fn wake_ups(server: &Server, rounds: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The lock goes to and fro. After each turn comes a `PING`, as quiet before it as before a release: what has slept is slower.
+/// Passes the lock to and fro. Each turn is followed by a `PING` after the same pause as the
+/// release: idle cores are slower.
 fn block<S: Sides>(
     sides: &S,
     conn: &mut Connection,
@@ -71,7 +74,7 @@ fn block<S: Sides>(
 ) -> anyhow::Result<Vec<f64>> {
     let mut took = Vec::new();
     let mut held = sides.acquire(0)?;
-    // The first turn does not count: it comes after those of another way.
+    // The first turn does not count, since it follows those of another contender.
     for turn in 1..=BLOCK + 1 {
         let (holder, next) = ((turn + 1) % 2, turn % 2);
         let (got, took_so_long) = thread::scope(|scope| {
@@ -99,7 +102,7 @@ fn block<S: Sides>(
     Ok(took)
 }
 
-/// Seconds of the turns of each way, and of the `PING`s among them.
+/// The seconds of each contender's turns, and of the `PING`s between them.
 #[derive(Default)]
 struct Round {
     ours: Vec<f64>,
@@ -147,7 +150,7 @@ fn show(rounds: &[Round]) {
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
     clippy::cast_sign_loss,
-    reason = "a few hundred times"
+    reason = "a few hundred values"
 )]
 fn percentile(times: &[f64], share: f64) -> f64 {
     let mut times = times.to_vec();
@@ -168,8 +171,8 @@ impl Sides for [Lock; 2] {
     }
 }
 
-/// What a waiting thread of [`Locks`] does when all goes well, and nothing else: no queue of threads, no renewal, no deadline, no end
-/// of the wait if the holder dies, no way on after an error.
+/// The happy path of a waiting thread of [`Locks`] and nothing else: no queue of threads, no
+/// renewal, no deadline, no end of the wait if the holder dies, no recovery from an error.
 struct ByHand {
     sides: [Hands; 2],
     attempt: Attempt,
@@ -177,12 +180,12 @@ struct ByHand {
     release: Script,
 }
 
-/// What is sent to get the lock. It is released by the library's script.
+/// The command that acquires the lock. The library's script releases it.
 #[derive(Clone, Copy)]
 enum Attempt {
-    /// The library's, which gives a fencing token.
+    /// The library's script, which returns a fencing token.
     Script,
-    /// `SET NX PX`; where it is refused, a look, so that the server tells of a change.
+    /// `SET NX PX`; after a refusal a read, so that the server notifies us of a change.
     Set,
 }
 
@@ -202,7 +205,7 @@ impl ByHand {
         })
     }
 
-    /// A name of its own: nobody is told of what the others do.
+    /// Returns a key of its own, so that this contender gets no notifications of the others.
     fn key(&self) -> String {
         match self.attempt {
             Attempt::Script => format!("lock:{LOCK}-script"),
@@ -226,7 +229,8 @@ impl ByHand {
         }
     }
 
-    /// After a refusal: whether the lock is still there, and a change is told. The script has read it already.
+    /// After a refusal, returns true if the lock still exists and a change will be notified. The
+    /// script has read the key already.
     fn is_tracked(&self, conn: &mut Connection, key: &str) -> anyhow::Result<bool> {
         match self.attempt {
             Attempt::Script => Ok(true),
@@ -274,7 +278,7 @@ impl Hands {
     }
 }
 
-/// Reads until the server says that the key has changed.
+/// Reads until the server reports that the key has changed.
 fn wait_for_a_change(conn: &mut Connection, key: &str) -> anyhow::Result<()> {
     loop {
         if let Value::Push {
@@ -282,7 +286,7 @@ fn wait_for_a_change(conn: &mut Connection, key: &str) -> anyhow::Result<()> {
             data,
         } = conn.recv_response()?
         {
-            let named = data.first().context("a message without keys")?;
+            let named = data.first().context("an invalidation without keys")?;
             let keys: Vec<String> = redis::from_redis_value(named.clone())?;
             if keys.iter().any(|named| named == key) {
                 return Ok(());

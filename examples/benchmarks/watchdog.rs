@@ -1,4 +1,4 @@
-//! What it costs to keep ten thousand locks alive by one thread.
+//! The cost of keeping ten thousand locks alive with one thread.
 
 use std::{
     fs, thread,
@@ -11,10 +11,11 @@ use leasehold::{Keep, Pool, Renewal, Token, Watchdog, recipes::Hold};
 use crate::common::{Proxy, Server};
 
 const LEASE: Duration = Duration::from_secs(10);
-/// What the kernel counts processor time in: a hundred to the second.
+/// The kernel's unit of processor time, in seconds.
 const TICK: f64 = 0.01;
 
-/// Prints round trips a third of a lease, processor time a minute and memory a lease.
+/// Prints the round trips per third of a lease, the processor time per minute, and the memory per
+/// lease.
 pub(crate) fn watchdog(server: &Server, leases: u32, thirds: u32) -> anyhow::Result<()> {
     let holds = hold_all(server, leases)?;
     let proxy = Proxy::in_front_of(server)?;
@@ -80,13 +81,14 @@ fn all_held(renewals: &[Renewal]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of this process, so far.
+/// Returns the processor time of this process so far.
 fn cpu_seconds() -> anyhow::Result<f64> {
     let stat = fs::read_to_string("/proc/self/stat")?;
-    // The name in parentheses may hold spaces; after it, user and system time are the 12th and 13th field.
+    // The name in parentheses may contain spaces; user and system time are fields 12 and 13 after
+    // it.
     let (_, fields) = stat
         .rsplit_once(')')
-        .context("no name in /proc/self/stat")?;
+        .context("cannot parse /proc/self/stat")?;
     let ticks: Vec<u32> = fields
         .split_whitespace()
         .skip(11)
@@ -101,7 +103,7 @@ fn resident_bytes() -> anyhow::Result<u64> {
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix("VmRSS:"))
-        .context("no VmRSS")?;
+        .context("no VmRSS in /proc/self/status")?;
     let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kilobytes * 1024)
 }

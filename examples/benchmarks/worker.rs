@@ -1,4 +1,4 @@
-//! A process that works for this one: this program, or a build of it before, started again, or another.
+//! A worker process: this program, started again, an earlier build of it, or another program.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -8,47 +8,47 @@ use std::{
 
 use anyhow::Context;
 
-/// A process that works, killed when it is dropped.
+/// A worker process, killed when dropped.
 pub(crate) struct Worker {
     process: Child,
     says: BufReader<ChildStdout>,
 }
 
 impl Worker {
-    /// The variable tells it that it works, and how.
+    /// Starts a worker. The environment variable makes it a worker, and has its settings.
     pub(crate) fn start(program: &Path, variable: &str, how: &str) -> anyhow::Result<Self> {
         Self::of(Command::new(program).env(variable, how))
     }
 
-    /// Any program that hears and says lines.
+    /// Starts any program that reads and prints lines.
     pub(crate) fn of(command: &mut Command) -> anyhow::Result<Self> {
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let says = process.stdout.take().context("its output")?;
+        let says = process.stdout.take().context("no stdout")?;
         Ok(Self {
             process,
             says: BufReader::new(says),
         })
     }
 
-    /// The next line that it says.
+    /// Reads the next line of output.
     pub(crate) fn hear(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();
         self.says.read_line(&mut line)?;
-        anyhow::ensure!(!line.is_empty(), "it ended");
+        anyhow::ensure!(!line.is_empty(), "the worker has ended");
         Ok(line)
     }
 
-    /// Tells it a line, and hears one.
+    /// Sends a line, and reads one.
     pub(crate) fn ask(&mut self, line: &str) -> anyhow::Result<String> {
-        let input = self.process.stdin.as_mut().context("its input")?;
+        let input = self.process.stdin.as_mut().context("no stdin")?;
         writeln!(input, "{line}")?;
         self.hear()
     }
 
-    /// Its input ends.
+    /// Closes its input.
     pub(crate) fn no_more(&mut self) {
         drop(self.process.stdin.take());
     }

@@ -1,4 +1,5 @@
-//! Each checker has to catch what it is for: rounds in which the workers have a bug, without faults where none is needed.
+//! Tests the checkers: runs rounds whose workers have a bug, with faults only if the bug needs
+//! them. Each checker must catch its bug.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,53 +11,53 @@ use crate::{
     round::Round,
 };
 
-/// A bug of workers, and who has to find it.
+/// The bugs of workers, and the checker that must find each.
 const BUGS: &[(&str, Checker)] = &[
-    // A mutex is held by who was not granted it.
+    // A worker acts as a holder of a mutex that it was not granted.
     ("second-holder", Checker::Exclusion),
-    // A holder counts one permit more than there are.
+    // A holder counts one more permit than exists.
     ("one-permit-more", Checker::Exclusion),
-    // A holder whose permit has ended takes it back without looking.
+    // A holder whose permit has ended takes it back without a check.
     ("permit-taken-back", Checker::Exclusion),
-    // A waiter does not ask while a permit is free.
+    // A waiter does not retry although a permit is free.
     ("permit-sleeper", Checker::Free),
-    // A set is taken in the caller's order, and waits for another in a circle.
+    // A set is taken in the caller's order, and can deadlock with another.
     ("callers-order", Checker::Free),
-    // A writer is in who was not let in.
+    // A writer enters without having been admitted.
     ("writer-beside-readers", Checker::Exclusion),
-    // Fencing numbers are rounded, so that holds have the same one.
+    // Fencing numbers are rounded, so that several holds share one.
     ("number-again", Checker::Fencing),
-    // Writes with the number of long ago, at a resource that takes everything.
+    // Writes with an old number, at a resource that accepts everything.
     ("stale-accepted", Checker::Fencing),
-    // Writes with the number of long ago are refused while the lock is held.
+    // Writes with an old number are refused while the lock is held.
     ("stale-number", Checker::Fencing),
-    // A holder believes in its lock after the end.
+    // A holder still believes in its lock after the end.
     ("late-belief", Checker::ServerLog),
-    // A waiter does not ask while the lock is free.
+    // A waiter does not retry although the lock is free.
     ("sleeper", Checker::Free),
-    // A dead holder's lock is not free when it has to be.
+    // A dead holder's lock is not released in time.
     ("long-lease", Checker::Free),
-    // A waiter comes back late.
+    // A waiter returns late.
     ("late-waiter", Checker::Deadline),
-    // The server counts less than there are levels.
+    // The server counts fewer levels than are held.
     ("lost-level", Checker::ReEntry),
-    // A commit that was not made is reported.
+    // A commit is reported that was not made.
     ("lost-commit", Checker::Sums),
-    // Money is taken from an account and given to none.
+    // Money is taken from one account and not added to the other.
     ("half-transfer", Checker::Sums),
-    // A wait that was called off ends late.
+    // A cancelled wait ends late.
     ("late-cancel", Checker::Deadline),
-    // A coin is made.
+    // A coin is created.
     ("coin", Checker::Sums),
-    // Work is done again before its time.
+    // Work is repeated before its period is over.
     ("twice", Checker::Once),
-    // A lock is left without an end.
+    // A lock is left without an expiry.
     ("leftover", Checker::LeftBehind),
-    // A lock that all replicas were to have is granted without them, and lost with its master.
+    // A lock that requires all replicas is granted without them, and lost with its master.
     ("not-replicated", Checker::Exclusion),
 ];
 
-/// What a bug shows only where a fault meets it.
+/// Returns the topology and the fault without which the bug does not show.
 pub(crate) fn needs(bug: &str) -> Option<(Topology, &'static str)> {
     match bug {
         "not-replicated" => Some((Topology::Sentinel, "master-write-lost")),
@@ -65,17 +66,17 @@ pub(crate) fn needs(bug: &str) -> Option<(Topology, &'static str)> {
     }
 }
 
-/// What a bug needs the workers to do.
+/// Returns the kind of locks that the workers must use for the bug to show.
 pub(crate) fn only(bug: &str) -> Option<Only> {
     (bug == "callers-order").then_some(Only::Sets)
 }
 
-/// Not each time, where it is of several servers: that is not one of `all`.
+/// A bug that needs several servers is not caught every time, so `all` leaves it out.
 fn is_one_of_all(bug: &str) -> bool {
     needs(bug).is_none_or(|(topology, _)| topology == Topology::One)
 }
 
-/// True if what was asked for was caught.
+/// Returns true if all of the wanted bugs were caught.
 pub(crate) fn all_are_caught(
     options: &Options,
     wanted: &str,
@@ -87,7 +88,7 @@ pub(crate) fn all_are_caught(
         .collect();
     ensure!(
         !bugs.is_empty(),
-        "there is no bug `{wanted}`; there are: all {}",
+        "unknown bug `{wanted}`; use one of: all {}",
         BUGS.iter()
             .map(|(name, _)| *name)
             .collect::<Vec<_>>()
@@ -106,10 +107,10 @@ pub(crate) fn all_are_caught(
     Ok(all)
 }
 
-/// A worker has to come to it, and a thread that sleeps too long has to sleep beside a free lock.
+/// In one round the buggy job may not run, and a sleeper may not meet a free lock.
 const ROUNDS: u64 = 10;
 
-/// In one of so many rounds.
+/// Returns true if one of [`ROUNDS`] rounds catches the bug.
 fn is_caught(
     options: &Options,
     name: &str,
@@ -121,7 +122,7 @@ fn is_caught(
         ensure!(!interrupted.load(Ordering::SeqCst), "interrupted");
         let outcome = match round {
             Ok(outcome) => outcome,
-            // What a fault has left kept even us from judging it.
+            // The after-effects of a fault can make a round impossible to judge.
             Err(error) if seed < ROUNDS => {
                 eprintln!("{name}, round {seed}: not judged: {error:#}");
                 continue;

@@ -1,5 +1,6 @@
-//! The one clock of all processes, in nanoseconds: `CLOCK_BOOTTIME`, which is `CLOCK_MONOTONIC` of a machine that was never
-//! suspended. The latter may run at another rate in a worker, where the locks go by it.
+//! The common clock of all processes, in nanoseconds: `CLOCK_BOOTTIME`. It equals `CLOCK_MONOTONIC`
+//! on a machine that was never suspended, but the rate of `CLOCK_MONOTONIC`, which the locks use,
+//! may be changed in a worker.
 
 use std::{
     fs,
@@ -8,7 +9,7 @@ use std::{
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds since the machine was started, the same for all processes.
+/// Nanoseconds since the machine was started.
 pub(crate) type Nanos = u64;
 
 pub(crate) fn now() -> Nanos {
@@ -24,14 +25,15 @@ pub(crate) const fn millis(count: u64) -> Nanos {
     count * 1_000_000
 }
 
-/// For how long this thread could have run so far, and no core was free, as Linux counts it.
+/// Returns the total time for which this thread was runnable without a free core, as Linux counts
+/// it.
 pub(crate) fn kept_ready() -> Nanos {
     let counted = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let second = counted.split_whitespace().nth(1);
     second.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// How many nanoseconds the wall clock is ahead of [`now`].
+/// Returns the nanoseconds by which the wall clock is ahead of [`now`].
 pub(crate) fn wall_is_ahead() -> i128 {
     let before = i128::from(now());
     let wall = SystemTime::now()

@@ -1,4 +1,4 @@
-//! The workers of a round: started, shown to those who make faults, and replaced when they were killed.
+//! The workers of a round: started, visible to the fault makers, and replaced after a kill.
 
 use std::{collections::HashMap, env, path::PathBuf, process::Command, sync::PoisonError};
 
@@ -10,23 +10,23 @@ use crate::{
     worker::Plan,
 };
 
-/// A worker that takes the place of one that was killed has a number that is greater by this.
+/// The number of a worker that replaces a killed one is greater by this.
 const GENERATION: u32 = 32;
 
-/// A worker whose clock may run fast or slow, and those that take its place.
+/// Returns true for a worker whose clock may run fast or slow, and for its replacements.
 pub(crate) fn has_own_clock(worker: u32) -> bool {
     worker.is_multiple_of(GENERATION)
 }
 
-/// A clock that runs at another rate.
+/// A clock that runs at a different rate.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnClock {
     pub(crate) library: PathBuf,
-    /// Faster by so many millionths.
+    /// Millionths by which the clock is faster.
     pub(crate) rate: i64,
 }
 
-/// What all workers of a round are told.
+/// The settings that all workers of a round share.
 pub(crate) struct Crew {
     pub(crate) seed: u64,
     pub(crate) trades: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Crew {
     pub(crate) bug: Option<String>,
     pub(crate) topology: Topology,
     pub(crate) url: String,
-    /// Before the one server.
+    /// The URL of the proxy in front of the one server.
     pub(crate) proxy: Option<String>,
     pub(crate) gates: Vec<String>,
     pub(crate) replicas: u32,
@@ -43,7 +43,7 @@ pub(crate) struct Crew {
     pub(crate) folder: PathBuf,
     pub(crate) until: Nanos,
     pub(crate) programs: HashMap<String, String>,
-    /// Of one of them.
+    /// The clock of one of the workers.
     pub(crate) clock: Option<OwnClock>,
 }
 
@@ -62,7 +62,7 @@ impl Crew {
             resource: self.resource,
             folder: self.folder.clone(),
             until: self.until,
-            // One in four has a single connection in its pool.
+            // One worker in four has a pool of a single connection.
             pool: if worker % 4 == 2 { 1 } else { 8 },
             trades: self.trades,
             long_in: self.long_in,
@@ -82,7 +82,7 @@ impl Crew {
     }
 }
 
-/// Those that are there, and when others ended before their time.
+/// The running workers, and the times at which others ended early.
 #[derive(Default)]
 pub(crate) struct Workers {
     pub(crate) parts: Vec<(u32, Part)>,
@@ -129,7 +129,8 @@ impl Workers {
     }
 }
 
-/// Programs of others that are there, and lockrun, which cargo builds beside the examples.
+/// Finds the other programs that are installed, and lockrun, which cargo builds beside the
+/// examples.
 pub(crate) fn programs() -> HashMap<String, String> {
     let mut found = HashMap::new();
     for name in ["python3", "redis-cli"] {
@@ -141,7 +142,7 @@ pub(crate) fn programs() -> HashMap<String, String> {
             found.insert(name.to_owned(), path.to_string_lossy().into_owned());
         }
     }
-    // What the PATH leads to may be a script that looks for it, and takes its time.
+    // The `python3` in the PATH may be a slow wrapper script: use the interpreter itself.
     if let Some(python) = found.get_mut("python3") {
         let asked = Command::new(&*python)
             .args(["-c", "import sys; print(sys.executable)"])

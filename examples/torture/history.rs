@@ -1,4 +1,5 @@
-//! What workers write down while they work, a line for each, so that what was written is there whenever they are killed.
+//! The records that workers write while they work. Each is written at once, so that it survives a
+//! kill of the worker.
 
 use std::{
     fs::{File, OpenOptions},
@@ -10,33 +11,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Nanos;
 
-/// Who may be in at the same time.
+/// The mode of a hold, which decides who else may hold the lock at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Mode {
     Exclusive,
     Shared,
-    /// As one of so many.
+    /// One of this many permits.
     Permit(u32),
 }
 
-/// An attempt to get a lock, before it is made.
+/// An attempt to acquire a lock, recorded before it is made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Asked {
-    /// Never the same for two attempts of a round.
+    /// Unique among the attempts of a round.
     pub(crate) id: u64,
     pub(crate) worker: u32,
     pub(crate) job: String,
     pub(crate) lock: String,
     pub(crate) mode: Mode,
-    /// Who may be in more than once.
+    /// The owner of a reentrant lock, who may hold it more than once.
     pub(crate) owner: Option<String>,
     pub(crate) lease: Nanos,
-    /// For how long it may wait; `None`: it is no waiter of ours, and promises nothing.
+    /// The longest wait. `None`: a client of another kind, which promises nothing.
     pub(crate) timeout: Option<Nanos>,
     pub(crate) at: Nanos,
 }
 
-/// What became of it.
+/// The result of an attempt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Granted {
     pub(crate) id: u64,
@@ -49,28 +50,28 @@ pub(crate) struct Granted {
 pub(crate) enum Record {
     Asked(Asked),
     Granted(Granted),
-    /// It was not granted. `unknown`: it may be ours all the same, for a while.
+    /// Not granted. `unknown`: it may hold the lock anyway, for a while.
     Refused {
         id: u64,
         at: Nanos,
         unknown: bool,
     },
-    /// The thread that waited could have run for so long, and no core was free.
+    /// The waiting thread was runnable for this long without a free core.
     KeptReady {
         id: u64,
         by: Nanos,
     },
-    /// A wait was called off at this moment, or had ended before.
+    /// A wait was cancelled at this moment, or had ended before.
     CalledOff {
         id: u64,
         at: Nanos,
     },
-    /// The holder was sure that it had the lock, asked after this moment.
+    /// The holder asked after this moment, and was told that it holds the lock.
     Held {
         id: u64,
         at: Nanos,
     },
-    /// It holds no longer; `released`: when the release had been answered well.
+    /// The hold has ended. `released`: when the release succeeded.
     Ended {
         id: u64,
         at: Nanos,
@@ -82,16 +83,17 @@ pub(crate) enum Record {
         lock: String,
         fence: u64,
         at: Nanos,
-        /// In the order of the resource.
+        /// The position among the writes at the resource.
         nth: u64,
         accepted: bool,
     },
-    /// What a commit under the lock did to a number: `None`, nobody knows.
+    /// The effect of a commit under the lock on a number. `None`: unknown.
     Added {
         number: String,
         done: Option<bool>,
     },
-    /// Work that is to be done once in a period was done: asked for, begun, over, and marked at the latest then, if it was.
+    /// Once-only work was done. The times of its request, its start and its end, and the latest
+    /// time of its mark, if any.
     Ran {
         lock: String,
         period: Nanos,
@@ -100,35 +102,36 @@ pub(crate) enum Record {
         over: Nanos,
         marked: Option<Nanos>,
     },
-    /// A fault that a worker made itself.
+    /// A fault that a worker caused itself.
     Made {
         kind: String,
         at: Nanos,
     },
-    /// What must never happen, seen by the worker itself.
+    /// A broken promise that the worker itself noticed.
     Broken {
         checker: String,
         lock: String,
         at: Nanos,
         what: String,
     },
-    /// What failed and may fail, counted by its words.
+    /// An expected failure, counted by its text.
     Failed {
         what: String,
     },
-    /// A worker's thread that only asks the server for a sign of life had to wait for it.
+    /// A thread that only pings the server had to wait for it.
     Stalled {
         worker: u32,
         from: Nanos,
         to: Nanos,
     },
-    /// A job of a worker with a pool of one had the connection, for as long as it waited for a lock and held it.
+    /// A job of a worker with a single connection kept it for this long, while it waited for a lock
+    /// and held it.
     Lent {
         worker: u32,
         from: Nanos,
         to: Nanos,
     },
-    /// A worker at its end: file descriptors more than at its beginning.
+    /// The file descriptors of a worker at its end, beyond those at its start.
     Left {
         worker: u32,
         files: u64,
@@ -145,25 +148,25 @@ impl Writer {
         Ok(Self(file))
     }
 
-    /// In one write, so that a process that is killed leaves whole lines.
+    /// Writes a record with one system call, so that a killed worker leaves whole lines.
     pub(crate) fn write(&mut self, record: &Record) {
         let Ok(mut line) = serde_json::to_vec(record) else {
             return;
         };
         line.push(b'\n');
-        // A worker that cannot write has nobody to tell.
+        // A worker that cannot write has no way to report it.
         let _ = self.0.write_all(&line);
     }
 }
 
-/// All records of a folder, those of one file in their order.
+/// Reads all records of a folder. Those of one file are in order.
 pub(crate) fn read(folder: &Path) -> anyhow::Result<Vec<Record>> {
     let mut records = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         if path.extension().is_some_and(|found| found == "history") {
             let text = std::fs::read_to_string(path)?;
-            // The last line of a worker that was killed may be missing its end.
+            // The last line of a killed worker may be incomplete.
             records.extend(
                 text.lines()
                     .filter_map(|line| serde_json::from_str(line).ok()),

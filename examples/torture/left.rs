@@ -1,4 +1,4 @@
-//! What a round has left behind: on the server, among the processes, and in the server's logs.
+//! Finds leftovers of a round: keys on the server, processes, and the servers' logs.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ use crate::{
     stage::LOG,
 };
 
-/// Locks end by themselves, and what stands beside them has an end.
+/// Locks and their companion keys must all expire.
 pub(crate) fn left_on_the_server(conn: &mut Connection, patience: Nanos) -> Vec<Violation> {
     let patience = now() + patience;
     let mut locks = locks_on(conn);
@@ -27,16 +27,16 @@ pub(crate) fn left_on_the_server(conn: &mut Connection, patience: Nanos) -> Vec<
         thread::sleep(Duration::from_millis(20));
         locks = locks_on(conn);
     }
-    // Of a lock with a hash tag of its own it stands without braces.
+    // The companion of a lock with its own hash tag has no braces.
     let companions: Vec<String> = conn.keys("*lock:*:lease*").unwrap_or_default();
-    // A server that has lost its part of a cluster still lists keys, and tells nothing of them.
+    // A server that has lost its slots still lists keys, but refuses to read them.
     let has_no_end = |key: &String| conn.pttl(key).is_ok_and(|left: i64| left == -1);
     let endless = companions.into_iter().filter(has_no_end);
     let endless: Vec<_> = endless.collect();
     let left = locks.into_iter().chain(endless).map(|key| {
         let left: i64 = cmd("PTTL").arg(&key).query(conn).unwrap_or(-2);
         let lock = key.trim_start_matches("lock:").to_owned();
-        let what = format!("{key} is left, for another {left} ms");
+        let what = format!("{key} is left behind; it expires in {left} ms");
         Violation::new(
             Checker::LeftBehind,
             &lock,
@@ -50,7 +50,7 @@ pub(crate) fn left_on_the_server(conn: &mut Connection, patience: Nanos) -> Vec<
 fn locks_on(conn: &mut Connection) -> Vec<String> {
     let mut keys: Vec<String> = conn.keys("lock:*").unwrap_or_default();
     keys.retain(|key| !key.contains(":lease"));
-    // Nothing of a semaphore stays beside it.
+    // A semaphore has no companion key.
     for lock in SEMAPHORES {
         let companion = format!("{{lock:{lock}}}:lease");
         if conn.exists(&companion).unwrap_or(false) {
@@ -60,7 +60,7 @@ fn locks_on(conn: &mut Connection) -> Vec<String> {
     keys
 }
 
-/// Processes that were started in the round, by their environment, which names its folder.
+/// Finds processes that the round started, by the folder in their environment.
 pub(crate) fn processes_left(folder: &Path) -> Vec<Violation> {
     let (name, patience) = (folder.to_string_lossy().into_owned(), now() + millis(3_000));
     let look = || -> Vec<u32> {
@@ -84,7 +84,7 @@ pub(crate) fn processes_left(folder: &Path) -> Vec<Violation> {
         let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let program = Path::new(command.split('\0').next().unwrap_or_default());
         let program = program.file_name().unwrap_or_default().display();
-        let what = format!("process {pid} is left: {program}");
+        let what = format!("process {pid} still runs: {program}");
         Part::signal(
             Pid::from_raw(i32::try_from(pid).unwrap_or(0)),
             Signal::SIGKILL,
@@ -94,13 +94,13 @@ pub(crate) fn processes_left(folder: &Path) -> Vec<Violation> {
     left.into_iter().map(violation).collect()
 }
 
-/// The logs of writes of all servers that there were, the earliest first.
+/// Returns the write logs of all servers, earliest first.
 pub(crate) fn server_logs(data: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
     let mut folders: Vec<PathBuf> = fs::read_dir(data)?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.is_dir())
         .collect();
-    // `earlier-0001` comes before the one in use.
+    // `earlier-0001` sorts before the current log.
     folders.sort_by_key(|path| (path.ends_with(LOG), path.clone()));
     let mut logs = Vec::new();
     for folder in folders {
@@ -112,7 +112,7 @@ pub(crate) fn server_logs(data: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
             .iter()
             .filter(|file| file.extension().is_some_and(|found| found == "aof"))
         {
-            logs.push(fs::read(file).context("a log of writes")?);
+            logs.push(fs::read(file).context("cannot read a write log")?);
         }
     }
     Ok(logs)

@@ -1,4 +1,4 @@
-//! Attacks every promise of the locks at once, for as long as you like, and says what happened.
+//! Attacks every promise of the locks at once, for as long as you like, and reports the result.
 //!
 //! ```text
 //! cargo run --release --example torture -- --minutes 10
@@ -10,8 +10,9 @@
 //! cargo run --release --example torture -- --bug all
 //! ```
 //!
-//! A run is a row of rounds. Each has a server, or several, workers in processes of their own, and a resource that refuses smaller
-//! fencing numbers; faults are made from a seed meanwhile; then all that the workers wrote down is checked. For Linux.
+//! A run is a series of rounds. Each round starts one or more servers, worker processes, and a
+//! resource that refuses smaller fencing numbers. Faults are chosen from a seed and made meanwhile;
+//! then all records of the workers are checked. Linux only.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -63,7 +64,8 @@ use report::Report;
 use role::Role;
 use round::Round;
 
-/// Counts what is allocated: what a process has of the system is more, and is given back late or never.
+/// Counts allocated bytes: the memory of the process includes freed memory that the system gets
+/// back late or never.
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
 
@@ -83,7 +85,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// True if nothing was broken that is promised.
+/// Returns true if no promise was broken.
 fn run(options: &Options) -> anyhow::Result<bool> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
@@ -92,7 +94,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
     if let Some(bug) = &options.bug {
         return bug::all_are_caught(options, bug, &interrupted);
     }
-    // A name that is not known would make no faults at all.
+    // Check the names first: an unknown name would cause no faults at all.
     options.kinds()?;
     let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     if options.pairs {
@@ -116,7 +118,8 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         number += 1;
         let outcome = match outcome {
             Ok(outcome) => outcome,
-            // The machine, or what a fault has left, kept even us from it. What comes after it is judged all the same.
+            // The machine, or the after-effects of a fault, made the round impossible to judge.
+            // Later rounds are still judged.
             Err(error) => {
                 progress.suspend(|| eprintln!("round {}: not judged: {error:#}", number - 1));
                 report.rounds_not_judged += 1;
@@ -135,7 +138,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
     Ok(report.is_clean())
 }
 
-/// indicatif hides it where there is no terminal.
+/// indicatif hides the bar if there is no terminal.
 fn progress(duration: Duration) -> anyhow::Result<ProgressBar> {
     let progress = ProgressBar::new(u64::try_from(duration.as_millis())?);
     progress.set_style(ProgressStyle::with_template("{wide_bar} {msg} {eta:>4}")?);

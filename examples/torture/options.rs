@@ -1,4 +1,4 @@
-//! What a user asks for.
+//! Command-line options.
 
 use std::time::Duration;
 
@@ -7,75 +7,76 @@ use serde::{Deserialize, Serialize};
 
 use crate::faults;
 
-/// Attacks every promise of the locks at once, and says what happened
+/// Attacks every promise of the locks at once, and reports the result
 #[derive(Clone, Debug, Parser)]
 #[command(name = "torture")]
 pub(crate) struct Options {
-    /// Repeats the choice of faults and of what workers do; without it a new one, which is printed
+    /// Repeat the faults and jobs of an earlier run; the default is a new seed, which is printed
     #[arg(long)]
     pub(crate) seed: Option<u64>,
 
-    /// How long to go on; a round that has begun is finished
+    /// How long to run; the last round is completed
     #[arg(long, default_value_t = 1.0)]
     pub(crate) minutes: f64,
 
-    /// The servers that there are
+    /// The servers to start
     #[arg(long, value_enum, default_value_t = Topology::One)]
     pub(crate) topology: Topology,
 
-    /// Only these kinds of faults, by their names and separated by commas; `none` for none
+    /// Make only these kinds of faults, separated by commas; `none` for no faults
     #[arg(long, value_delimiter = ',')]
     pub(crate) kinds: Vec<String>,
 
-    /// How many worker processes
+    /// The number of worker processes
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=32))]
     pub(crate) workers: u32,
 
-    /// The seconds of a round: 12 on one server and 30 on several, unless it is said
+    /// The seconds of a round; the default is 12 with one server and 30 with several
     #[arg(long)]
     pub(crate) round: Option<f64>,
 
-    /// Nothing but semaphores, each round with another of these numbers of permits, separated by commas; eight threads in
-    /// each worker
+    /// Use only semaphores; each round takes the next of these numbers of permits, separated by
+    /// commas; eight threads in each worker
     #[arg(long, value_delimiter = ',', conflicts_with = "pairs", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) permits: Vec<u32>,
 
-    /// Nothing but sets of two of sixteen locks, in sixteen threads of each worker, and single locks beside them
+    /// Use only sets of two of sixteen locks, in sixteen threads of each worker, and single locks
+    /// beside them
     #[arg(long, conflicts_with_all = ["pairs", "permits"])]
     pub(crate) sets: bool,
 
-    /// Do not make faults: check as many acquire and release pairs as can be made
+    /// Make no faults: check as many acquire and release pairs as possible
     #[arg(long)]
     pub(crate) pairs: bool,
 
-    /// With `--pairs`: not more than so many in a second, so that it can go on for hours beside other work
+    /// With `--pairs`: at most this many pairs per second, to run for hours beside other work
     #[arg(long, requires = "pairs")]
     pub(crate) pace: Option<u64>,
 
-    /// With a bug in the workers: it has to be caught. `all` for one after the other
+    /// Put this bug into the workers: it must be caught; `all` for one after the other
     #[arg(long)]
     pub(crate) bug: Option<String>,
 
-    /// One object on stdout instead of a table
+    /// Print one JSON object instead of a table
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// What a round of one sort of locks has.
+/// The only kind of locks in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Only {
-    /// Semaphores, of so many permits.
+    /// Semaphores with this many permits.
     Permits(u32),
-    /// Sets of locks, and single ones of the same names.
+    /// Sets of locks, and single locks with the same names.
     Sets,
 }
 
-/// Which servers a round starts.
+/// The servers that a round starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Topology {
     /// One server.
     One,
-    /// A master with a replica or two, and three sentinels.
+    /// A master with one or two replicas, and three sentinels.
     Sentinel,
     /// Three masters with a replica each.
     Cluster,
@@ -103,7 +104,7 @@ impl Options {
         })
     }
 
-    /// `None`: a round of everything.
+    /// `None`: a round with all kinds of locks.
     pub(crate) fn only_of_round(&self, number: u64) -> Option<Only> {
         if self.sets {
             return Some(Only::Sets);
@@ -113,7 +114,7 @@ impl Options {
         self.permits.get(at).copied().map(Only::Permits)
     }
 
-    /// The kinds of faults that are wanted. An unknown name is an error of the user.
+    /// Returns the wanted kinds of faults. Fails on an unknown name.
     pub(crate) fn kinds(&self) -> anyhow::Result<Vec<&'static faults::Kind>> {
         if self.kinds.iter().any(|name| name == "none") {
             return Ok(Vec::new());
@@ -121,7 +122,7 @@ impl Options {
         for name in &self.kinds {
             anyhow::ensure!(
                 faults::kinds(self.topology).any(|kind| kind.name == name),
-                "there is no kind `{name}`; there are: none {}",
+                "unknown kind of fault `{name}`; use some of: none {}",
                 faults::kinds(self.topology)
                     .map(|kind| kind.name)
                     .collect::<Vec<_>>()

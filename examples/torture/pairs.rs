@@ -1,4 +1,5 @@
-//! As many pairs of acquire and release as can be made, each checked: by a cell in memory that one holder at a time may be in.
+//! Makes as many pairs of acquire and release as possible, and checks each with a cell in memory
+//! that one holder at a time may enter.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +21,7 @@ use serde::Serialize;
 
 use crate::{HEAP, common::Server, options::Options};
 
-/// How long only locks of one sort are taken.
+/// The time for which only locks of one sort are taken.
 const SLICE: Duration = Duration::from_secs(10);
 const SAMPLE: Duration = Duration::from_secs(5);
 const WAIT: Duration = Duration::from_secs(20);
@@ -31,16 +32,16 @@ pub(crate) struct PairsReport {
     seed: u64,
     seconds: f64,
     threads: u64,
-    /// Not more than so many pairs in a second.
+    /// The most pairs in a second.
     pace: Option<u64>,
     pairs: BTreeMap<&'static str, u64>,
     pairs_in_all: u64,
     pairs_without_hand_over: u64,
     longest_wait_ms: f64,
-    /// Calls that got no answer, or no connection: the machine had no time for them.
+    /// Calls without an answer or a connection: the machine was too busy.
     failures: u64,
     not_announced: Vec<String>,
-    /// Of the second half: what each has at its end, and by how much it grows in an hour.
+    /// The value of each watched quantity at the end of the second half, and its growth per hour.
     grows: BTreeMap<&'static str, Growth>,
 }
 
@@ -51,18 +52,18 @@ struct Growth {
     samples: usize,
 }
 
-/// When, and what there was of each thing that is watched.
+/// A time, and the watched quantities at that time.
 type Sample = (f64, [f64; WATCHED.len()]);
 
-/// One lock, and who is in by what memory says.
+/// One lock, and its holders according to memory.
 struct Cell {
     kind: &'static str,
     lock: Lock,
-    /// How many may be in at once: 1 for all but a semaphore.
+    /// The most holders at once: 1 except for a semaphore.
     permits: u64,
     inside: AtomicU64,
     greatest: AtomicU64,
-    /// Who was in last.
+    /// The last holder.
     last: AtomicU64,
 }
 
@@ -73,12 +74,13 @@ struct Shared {
     longest: AtomicU64,
     failures: AtomicU64,
     broken: Mutex<Vec<String>>,
-    /// Which of [`SORTS`] is taken now.
+    /// The current index into [`SORTS`].
     sort: AtomicUsize,
     pace: Option<Pace>,
 }
 
-/// How many pairs may still be made in this second. They are made as fast as can be, so that threads meet at the locks, and then all rest.
+/// The number of pairs left in this second. They are made as fast as possible, so that threads meet
+/// at the locks, and then all rest.
 #[derive(Default)]
 struct Pace {
     left: Mutex<u64>,
@@ -91,7 +93,7 @@ impl Pace {
         self.more.notify_all();
     }
 
-    /// Waits for one more, at most a second. False: there is none yet.
+    /// Waits up to a second for the right to make one more pair. False: none yet.
     fn take(&self) -> bool {
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self
@@ -104,8 +106,9 @@ impl Pace {
     }
 }
 
-/// The sorts of locks that are taken by turns, by where they stand among the cells: few that many threads want, twice, since it makes the
-/// fewest pairs; many of which most are free, so that the commands of several threads share a write; those that are handed over; and semaphores.
+/// The sorts of locks that are taken in turn, as ranges of cells: a few contended locks, twice
+/// because they make the fewest pairs; many mostly free locks, so that commands of several threads
+/// share a write; locks that are handed over; and semaphores.
 const SORTS: [Range<usize>; 5] = [2..14, 14..270, 2..14, 0..2, 270..272];
 
 impl PairsReport {
@@ -157,7 +160,7 @@ pub(crate) fn run(
         pace: options.pace.map(|_| Pace::default()),
     };
     let threads = u64::from(options.workers) * 2;
-    // With room for all of them, so that it is not the samples that are seen to grow.
+    // Reserve room for all samples, so that they do not appear as growth.
     let most = options.duration().as_secs() / SAMPLE.as_secs() + 2;
     let mut samples = Vec::with_capacity(usize::try_from(most)?);
     let started = Instant::now();
@@ -231,7 +234,8 @@ fn cells(locks: &Locks) -> Vec<Cell> {
     cells
 }
 
-/// Says by turns whether locks are handed over, and writes down what the process and the server have.
+/// Switches the hand-over on and off in turns, and records the resources of the process and the
+/// server.
 fn watch(
     options: &Options,
     shared: &Shared,
@@ -286,13 +290,13 @@ fn work(shared: &Shared, thread: u64, seed: u64) {
     }
 }
 
-/// Why a pair does not count.
+/// The reason for which a pair does not count.
 enum Trouble {
     Failed,
     Broken(String),
 }
 
-/// Takes the lock, looks whether somebody is in, and gives it back.
+/// Takes the lock, checks that no other thread holds it, and gives it back.
 fn pair(cell: &Cell, me: u64, longest: &AtomicU64) -> Result<(), Trouble> {
     let asked = Instant::now();
     let lease = cell.lock.acquire(WAIT).map_err(|_| Trouble::Failed)?;
@@ -312,36 +316,40 @@ fn pair(cell: &Cell, me: u64, longest: &AtomicU64) -> Result<(), Trouble> {
     let released = lease.release();
     if other != 0 || still != me {
         return broken(format!(
-            "thread {me} came in beside {other}, and left beside {still}"
+            "thread {me} entered while {other} held the lock, and left while {still} did"
         ));
     }
-    // Whose release got no answer may enter the hold again that it still has.
+    // An owner whose release got no answer may re-enter a hold that it still has.
     let is_same_hold = number == before && last == me && cell.kind == "reentrant";
     if number <= before && !is_same_hold {
         return broken(format!(
-            "{number} of thread {me} after {before} of thread {last}"
+            "fencing number {number} of thread {me} after {before} of thread {last}"
         ));
     }
     if !is_held {
-        return broken(String::from("not held at once after it was granted"));
+        return broken(String::from(
+            "the lock was not held right after it was granted",
+        ));
     }
     released.map_err(|_| Trouble::Failed)
 }
 
-/// Counts who is in, and gives the permit back.
+/// Counts the holders, and gives the permit back.
 fn permit(cell: &Cell, lease: Lease) -> Result<(), Trouble> {
     let others = cell.inside.fetch_add(1, Ordering::SeqCst);
     let is_held = lease.is_held();
-    // So many at once are seen only if each stays for a while.
+    // Threads meet only if each stays for a while.
     thread::sleep(Duration::from_micros(100));
     cell.inside.fetch_sub(1, Ordering::SeqCst);
     let released = lease.release();
     if others >= cell.permits {
         let (number, of) = (others + 1, cell.permits);
-        return broken(format!("number {number} of {of} came in"));
+        return broken(format!("holder {number} of {of} permits entered"));
     }
     if !is_held {
-        return broken(String::from("not held at once after it was granted"));
+        return broken(String::from(
+            "the permit was not held right after it was granted",
+        ));
     }
     released.map_err(|_| Trouble::Failed)
 }
@@ -378,7 +386,7 @@ fn sample(conn: &mut Connection) -> anyhow::Result<[f64; WATCHED.len()]> {
     ])
 }
 
-/// Least squares over the second half.
+/// Fits a line to the second half by least squares.
 fn growth(samples: &[Sample]) -> BTreeMap<&'static str, Growth> {
     let half = samples.get(samples.len() / 2..).unwrap_or_default();
     let count = f64::from(u32::try_from(half.len()).unwrap_or(u32::MAX));

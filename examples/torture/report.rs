@@ -1,4 +1,4 @@
-//! What a run has shown, as a table or as one object.
+//! The results of a run, as a table or as JSON.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(crate) struct Report {
     topology: &'static str,
     seed: u64,
     workers: u32,
-    /// Where nothing but semaphores was used, of so many permits by turns.
+    /// The numbers of permits, if the run used only semaphores.
     permits: Vec<u32>,
     pub(crate) rounds: u64,
     pub(crate) rounds_not_judged: u64,
@@ -25,25 +25,25 @@ pub(crate) struct Report {
     /// Acquires that were granted and ended, by job.
     pairs: BTreeMap<String, u64>,
     pairs_in_all: u64,
-    /// Of those, by job.
+    /// By job.
     longest_wait_of_job_ms: BTreeMap<String, f64>,
     mean_wait_of_job_ms: BTreeMap<String, f64>,
     #[serde(skip)]
     waited: BTreeMap<String, Waited>,
     waits_judged: u64,
     longest_wait_ms: f64,
-    /// Where nobody can have kept the waiter out.
+    /// While the lock cannot have been held.
     longest_wait_beside_a_free_lock_ms: f64,
     /// By kind.
     faults: BTreeMap<&'static str, u64>,
     faults_in_all: u64,
-    /// Something failed while they were made: they count as none, and may have broken what they announce.
+    /// Faults that failed halfway: they are not counted, but may have had their effect.
     faults_by_half: BTreeMap<&'static str, u64>,
     kinds: usize,
     /// By the kind of fault that announces it, and by checker.
     announced: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
     not_announced: Vec<String>,
-    /// Kinds that announce something and were made, and nothing came of it.
+    /// Kinds that announce a violation and were made without causing one.
     never_bit: Vec<&'static str>,
     deaths_timed: usize,
     deaths_not_timed: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Report {
     writes_at_the_resource: u64,
     stale_writes_refused: u64,
     stood_still_ms: f64,
-    /// What failed and may fail, by job and error.
+    /// Expected failures, by job and error.
     failures: BTreeMap<String, u64>,
 }
 
@@ -166,7 +166,7 @@ impl Report {
     pub(crate) fn in_a_line(&self, round: u64) -> String {
         let announced: u64 = self.announced.values().flat_map(BTreeMap::values).sum();
         format!(
-            "round {round}: {} pairs, {} faults of {} kinds, violations {announced} announced, {} not",
+            "round {round}: {} pairs, {} faults of {} kinds, {announced} announced violations, {} unannounced",
             self.pairs_in_all,
             self.faults_in_all,
             self.kinds,
@@ -215,7 +215,7 @@ impl Report {
             println!("{job:22} {count:>9} {mean:>10} {longest:>13}");
         }
         println!(
-            "\n{} pairs; {} waits judged, the longest {:.0} ms, {:.0} ms of one beside a free lock; {} holds halted past their lease",
+            "\n{} pairs; {} waits judged, the longest {:.0} ms, the longest beside a free lock {:.0} ms; {} holds halted past their lease",
             self.pairs_in_all,
             self.waits_judged,
             self.longest_wait_ms,
@@ -223,7 +223,7 @@ impl Report {
             self.holds_halted_past_their_lease
         );
         println!(
-            "{} deaths timed, {} late, the worst free after {:.0} ms; {} of {} writes refused as stale; the machine stood still for {:.0} ms",
+            "{} deaths timed, {} late, the slowest lock free after {:.0} ms; {} of {} writes refused as stale; the machine stood still for {:.0} ms",
             self.deaths_timed,
             self.deaths_late,
             self.worst_time_to_free_ms,
@@ -232,7 +232,7 @@ impl Report {
             self.stood_still_ms
         );
         println!(
-            "{} faults of {} kinds; not announced: {}",
+            "{} faults of {} kinds; unannounced violations: {}",
             self.faults_in_all,
             self.kinds,
             self.not_announced.len()

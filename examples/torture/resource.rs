@@ -1,4 +1,5 @@
-//! What the locks protect: a process that takes writes, and refuses those with a smaller fencing number.
+//! The resource that the locks protect: a process that accepts writes, and refuses those with a
+//! smaller fencing number.
 
 use std::{
     collections::HashMap,
@@ -10,18 +11,18 @@ use std::{
 
 use anyhow::Context;
 
-/// The greatest number of each lock and whose it is, and how many writes came.
+/// The greatest number of each lock with its hold, and the number of writes.
 type Seen = Arc<Mutex<(HashMap<String, (u64, String)>, u64)>>;
 
-/// What became of a write.
+/// The answer to a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
     pub(crate) accepted: bool,
-    /// The how-manieth it was at the resource.
+    /// The position of the write at the resource.
     pub(crate) nth: u64,
 }
 
-/// Serves for as long as its parent holds its stdin open. Says its port first.
+/// Serves until its parent closes its stdin. Prints its port first.
 pub(crate) fn serve(accepts_everything: bool) -> anyhow::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     println!("{}", listener.local_addr()?.port());
@@ -40,7 +41,7 @@ fn answer(stream: &TcpStream, seen: &Seen, accepts_everything: bool) -> anyhow::
     for line in BufReader::new(stream).lines() {
         let line = line?;
         let mut words = line.split(' ');
-        let mut word = || words.next().context("a write is `LOCK NUMBER HOLD`");
+        let mut word = || words.next().context("expected `LOCK NUMBER HOLD`");
         let (lock, number, hold) = (word()?, word()?.parse::<u64>()?, word()?);
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.1 += 1;
@@ -57,7 +58,7 @@ fn answer(stream: &TcpStream, seen: &Seen, accepts_everything: bool) -> anyhow::
     Ok(())
 }
 
-/// A client of it.
+/// A client of the resource.
 pub(crate) struct Resource {
     stream: BufReader<TcpStream>,
 }

@@ -1,4 +1,4 @@
-//! The parts that this program plays itself when it is started again by itself.
+//! The roles that this program plays when it starts itself again.
 
 use std::{
     env,
@@ -22,12 +22,12 @@ pub(crate) enum Role {
     Resource {
         accepts_everything: bool,
     },
-    /// What lockrun runs: writes down that it runs, for a while.
+    /// A command under lockrun: records that it runs, for a while.
     UnderLockrun(worker::UnderLockrun),
 }
 
 impl Role {
-    /// `None`: it was started by a user.
+    /// `None`: a user started the program.
     pub(crate) fn of_this_process() -> anyhow::Result<Option<Self>> {
         match env::var(ROLE) {
             Ok(role) => Ok(Some(serde_json::from_str(&role)?)),
@@ -36,7 +36,7 @@ impl Role {
     }
 
     pub(crate) fn play(self) -> anyhow::Result<()> {
-        // Whatever ends the program that started us, we do not stay.
+        // However our parent ends, the kernel kills this process too.
         let _ = set_pdeathsig(Signal::SIGKILL);
         match self {
             Self::Worker(plan) => worker::work(&plan),
@@ -45,7 +45,7 @@ impl Role {
         }
     }
 
-    /// For a command that is to start this program in this part.
+    /// Returns the environment variable that gives a child this role.
     pub(crate) fn for_a_child(&self) -> anyhow::Result<(&'static str, String)> {
         Ok((ROLE, serde_json::to_string(self)?))
     }
@@ -54,7 +54,7 @@ impl Role {
         self.start_with(&[])
     }
 
-    /// With more in its environment.
+    /// Starts the role with these additional environment variables.
     pub(crate) fn start_with(&self, environment: &[(&str, String)]) -> anyhow::Result<Part> {
         let (name, role) = self.for_a_child()?;
         let child = Command::new(env::current_exe()?)
@@ -67,7 +67,7 @@ impl Role {
     }
 }
 
-/// A process that plays a part; killed when dropped, also if it is halted.
+/// A process with a role; killed when dropped, even if it is halted.
 #[derive(Debug)]
 pub(crate) struct Part(pub(crate) Child);
 
@@ -76,12 +76,12 @@ impl Part {
         Pid::from_raw(i32::try_from(self.0.id()).unwrap_or(i32::MAX))
     }
 
-    /// Sends a signal, unless it has ended.
+    /// Sends a signal. False: the process has ended.
     pub(crate) fn signal(pid: Pid, signal: Signal) -> bool {
         kill(pid, signal).is_ok()
     }
 
-    /// Whether it has ended.
+    /// Returns true if the process has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.0.try_wait(), Ok(None))
     }

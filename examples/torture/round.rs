@@ -1,4 +1,4 @@
-//! One round: the stage is set, workers work while faults are made, and then everything is looked at.
+//! One round: set the stage, let workers work while faults are made, and then check everything.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -31,9 +31,10 @@ use crate::{
     worker::{LONG_LEASE, Money, endow_accounts, threads_of_a_worker},
 };
 
-/// No faults at the end, so that everything can come to rest.
+/// No faults at the end, so that everything can settle.
 const QUIET: Nanos = millis(1_500);
-/// A worker has ended so long after its time: the longest wait, the longest hold, and what a fault makes of them.
+/// The longest time that a worker needs to end after its time: the longest wait, the longest hold,
+/// and the effect of a fault on both.
 const PATIENCE: Nanos = millis(15_000);
 
 pub(crate) struct Round {
@@ -43,24 +44,25 @@ pub(crate) struct Round {
     kinds: Vec<&'static Kind>,
     workers: u32,
     topology: Topology,
-    /// Of one sort of locks.
+    /// The only kind of locks.
     only: Option<Only>,
     bug: Option<String>,
 }
 
-/// What came of it.
+/// The result of a round.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) violations: Vec<Violation>,
     pub(crate) figures: Figures,
     pub(crate) faults: BTreeMap<&'static str, u64>,
-    /// Those that were made by half.
+    /// Faults that failed halfway.
     pub(crate) half_faults: BTreeMap<&'static str, u64>,
     pub(crate) stood_still: Nanos,
 }
 
 impl Round {
-    /// The round of this number; a few of all kinds of faults, unless the user has chosen some.
+    /// Creates the round with this number, with a few of all kinds of faults unless the user has
+    /// chosen some.
     pub(crate) fn of(options: &Options, seed: u64, number: u64, left: Duration) -> Self {
         let seed = seed.wrapping_add(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let mut random = fastrand::Rng::with_seed(seed);
@@ -85,7 +87,7 @@ impl Round {
         }
     }
 
-    /// With a bug in the workers, and without faults unless it needs one.
+    /// Creates a round with a bug in the workers, without faults unless the bug needs one.
     pub(crate) fn with_bug(options: &Options, bug: &str, seed: u64) -> Self {
         let needs = bug::needs(bug);
         let topology = needs.map_or(options.topology, |(topology, _)| topology);
@@ -117,13 +119,14 @@ impl Round {
         };
         endow_accounts(&mut stage.judge(TRANSFERS)?)?;
         let ahead = wall_is_ahead();
-        // Looking for programs takes its time on a busy machine, which is not the workers'.
+        // Find the programs first: on a busy machine that takes time, which the workers should not
+        // lose.
         let programs = programs();
         let until = now() + self.length;
         let crew = Crew {
             seed: self.seed,
             trades: self.trades(),
-            // Where only a few kinds are wanted, they are to meet holders.
+            // If only a few kinds of faults are wanted, make them meet holders.
             long_in: if matches!(self.kinds.len(), 1..=3) && self.only != Some(Only::Sets) {
                 3
             } else {
@@ -168,7 +171,7 @@ impl Round {
         for violation in &mut violations {
             violation.judge(&log);
         }
-        // A clock that was set meanwhile, ours or the server's, compares with nothing.
+        // If our clock or the server's was set meanwhile, their difference means nothing.
         let moved = (wall_is_ahead() - ahead).abs() > 1_000_000;
         let stood_still = stalls.seen();
         let (found, figures) = check(&Evidence {
@@ -191,7 +194,7 @@ impl Round {
         })
     }
 
-    /// Until all workers have ended. Answers when workers ended before their time.
+    /// Runs until all workers have ended. Returns the times at which workers ended early.
     fn play(
         &self,
         stage: &mut Stage,
@@ -240,7 +243,7 @@ impl Round {
                 if now() > crew.until + PATIENCE {
                     let mut violations = violations.lock().unwrap_or_else(PoisonError::into_inner);
                     violations.extend(workers.parts.iter().map(|(worker, _)| {
-                        let what = format!("worker {worker} does not end");
+                        let what = format!("worker {worker} did not end");
                         Violation::new(Checker::Alive, "", Span { from: 0, to: 0 }, what)
                     }));
                     break;
@@ -254,7 +257,7 @@ impl Round {
         Ok((workers.killed, violations))
     }
 
-    /// Makes the faults of the servers' side.
+    /// Makes the faults on the side of the servers.
     fn break_servers(
         &self,
         servers: &mut Servers,
@@ -298,7 +301,7 @@ impl Round {
         }
     }
 
-    /// One of its kinds that are a clock's.
+    /// Picks one of the round's kinds that change a clock's rate.
     fn clock_kind(&self) -> Option<&'static Kind> {
         let clocks = self.kinds.iter().filter(|kind| kind.rate().is_some());
         let clocks: Vec<_> = clocks.copied().collect();
@@ -315,7 +318,7 @@ impl Round {
         Ok(library.map(|library| OwnClock { library, rate }))
     }
 
-    /// How long a lock may be there after the end of all workers.
+    /// The longest time that a lock may remain after all workers have ended.
     fn longest_left(&self) -> Nanos {
         match self.topology {
             Topology::One => millis(3_000),
@@ -323,7 +326,7 @@ impl Round {
         }
     }
 
-    /// By a worker: a killed one can tell nothing of these.
+    /// The commits of which a killed worker cannot tell the result.
     fn commits_at_once(&self) -> usize {
         match self.only {
             None => 1,
@@ -335,7 +338,7 @@ impl Round {
         !self.kinds.iter().any(|kind| kind.loses_data())
     }
 
-    /// What a violation was found in, for whoever wants to know why.
+    /// Keeps the evidence of a violation for analysis.
     fn keep(&self, violations: &[Violation], log: &[Fault], stage: &Stage) {
         let is_one = violations.iter().any(|violation| !violation.announced);
         let Some(to) = env::var_os("TORTURE_KEEP").filter(|_| is_one && self.bug.is_none()) else {
@@ -365,14 +368,15 @@ impl Round {
     }
 }
 
-/// A dozen kinds, those that lose data or set the clock in some rounds only: what they announce would hide much.
+/// Picks a dozen kinds. Those that lose data or set the clock are in some rounds only: the
+/// violations that they announce could hide others.
 fn some(
     wanted: &[&'static Kind],
     topology: Topology,
     random: &mut fastrand::Rng,
 ) -> Vec<&'static Kind> {
     let (loses, sets) = (random.u32(..3) == 0, random.u32(..4) == 0);
-    // Of several servers most faults may lose some.
+    // With several servers, most faults may lose data.
     let loses = loses || topology != Topology::One && random.bool();
     let mut kinds: Vec<_> = wanted
         .iter()
@@ -390,7 +394,7 @@ fn some(
     kinds
 }
 
-/// When each was killed; one that nobody killed is a violation.
+/// Returns the time of each kill. A worker that died without one is a violation.
 fn by_faults(
     killed: HashMap<u32, Nanos>,
     log: &[Fault],
@@ -408,7 +412,7 @@ fn by_faults(
     let mut when = HashMap::new();
     for (worker, seen) in killed {
         if kill(worker).is_none() {
-            let what = format!("worker {worker} died by itself");
+            let what = format!("worker {worker} died without a kill");
             violations.push(Violation::new(
                 Checker::Alive,
                 "",

@@ -1,4 +1,4 @@
-//! The servers of a round: one, a group that sentinels watch, or a cluster.
+//! The servers of a round: one server, a group with sentinels, or a cluster.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::{
     options::Topology,
 };
 
-/// How long one of several has to be silent before it is taken for dead.
+/// The silence after which one of several servers is considered down.
 pub(crate) const DOWN_AFTER: Duration = Duration::from_secs(1);
 
-/// All that was ever written stays in the logs, in the words of commands.
+/// Keeps every write in the log, as commands.
 const SETTINGS: &[&str] = &[
     "--appendonly",
     "yes",
@@ -33,10 +33,11 @@ pub(crate) enum Servers {
 }
 
 impl Servers {
-    /// `replicas`: of the master that is watched. In a cluster each has one.
+    /// Starts several servers. `replicas`: those of the master with sentinels; in a cluster each
+    /// master has one.
     pub(crate) fn several(topology: Topology, replicas: usize) -> anyhow::Result<Self> {
         Ok(match topology {
-            Topology::One => bail!("that is one"),
+            Topology::One => bail!("a single server is not several"),
             Topology::Sentinel => {
                 let group = Sentinels::planned(Plan {
                     servers: 1 + replicas,
@@ -57,7 +58,7 @@ impl Servers {
         })
     }
 
-    /// What workers are told.
+    /// Returns the URL for the workers.
     pub(crate) fn url(&self) -> String {
         match self {
             Self::One(server) => server.url(),
@@ -78,7 +79,7 @@ impl Servers {
         self.all().into_iter().map(Server::url).collect()
     }
 
-    /// Of each of several servers, as clients reach it.
+    /// Returns the URL of each of several servers, as clients reach it.
     pub(crate) fn gates(&self) -> Vec<String> {
         let announced = |at: usize| match self {
             Self::One(server) => server.port(),
@@ -90,7 +91,7 @@ impl Servers {
             .collect()
     }
 
-    /// How many replicas each master has.
+    /// Returns the number of replicas of each master.
     pub(crate) fn replicas(&self) -> u32 {
         match self {
             Self::One(_) => 0,
@@ -99,7 +100,7 @@ impl Servers {
         }
     }
 
-    /// Where a key is.
+    /// Returns the server that has a key.
     pub(crate) fn master_of(&self, key: &str) -> anyhow::Result<&Server> {
         let at = match self {
             Self::One(server) => return Ok(server),
@@ -109,7 +110,7 @@ impl Servers {
         self.all().get(at).copied().context("no such server")
     }
 
-    /// Those that have keys of their own.
+    /// Returns the servers that have keys of their own.
     pub(crate) fn masters(&self) -> Vec<&Server> {
         let masters = self.all().into_iter();
         masters.filter(|server| server.is_master()).collect()

@@ -1,4 +1,4 @@
-//! What a round plays on: its servers, a resource, and a folder for all that is written down.
+//! The setting of a round: its servers, a resource, and a folder for all records.
 
 use std::{
     env, fs,
@@ -24,22 +24,22 @@ use crate::{
     servers::Servers,
 };
 
-/// What an operator's command may take.
+/// The time limit of an operator's command.
 const PATIENCE: Duration = Duration::from_millis(400);
-/// What those who judge a round have time for.
+/// The time limit of the checks' connections.
 const JUDGE: Duration = Duration::from_secs(10);
-/// What the server knows the connections of operators by.
+/// The client name of operators' connections.
 pub(crate) const OPERATOR: &str = "operator";
-/// Where the server keeps its log of writes, in its folder.
+/// The folder of the server's write log, inside its own.
 pub(crate) const LOG: &str = "appendonlydir";
 
-/// The server's clock is that of the machine and so many microseconds, as a file says.
+/// A library that shifts the server's clock by the microseconds in a file.
 const CLOCK: &str = include_str!("clock.c");
 const CLIENT_CLOCK: &str = include_str!("client_clock.c");
 
 pub(crate) struct Stage {
     pub(crate) servers: Servers,
-    /// Before the one server.
+    /// In front of the one server.
     pub(crate) proxy: Option<Proxy>,
     pub(crate) resource_port: u16,
     pub(crate) has_clock: bool,
@@ -49,7 +49,8 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// `with_clock`: the clock of the one server can be set, if there is a C compiler.
+    /// Sets the stage. `with_clock`: the clock of the one server can be set, if there is a C
+    /// compiler.
     pub(crate) fn set(
         topology: Topology,
         replicas: usize,
@@ -83,17 +84,17 @@ impl Stage {
         })
     }
 
-    /// A connection of somebody who looks at what there is, to where this key is.
+    /// Opens a checker's connection to the server that has this key.
     pub(crate) fn judge(&self, key: &str) -> anyhow::Result<Connection> {
         patient(self.servers.master_of(key)?)
     }
 
-    /// One to each server that has keys of its own.
+    /// Opens one to each server that has keys of its own.
     pub(crate) fn judges(&self) -> anyhow::Result<Vec<Connection>> {
         self.servers.masters().into_iter().map(patient).collect()
     }
 
-    /// What the servers have written, each by itself.
+    /// Returns the write logs, one per server.
     pub(crate) fn logs(&self) -> anyhow::Result<Vec<Vec<u8>>> {
         let Servers::One(_) = &self.servers else {
             let each = self.servers.all().into_iter();
@@ -123,7 +124,7 @@ fn start_one(folder: &TempDir, has_clock: bool) -> anyhow::Result<Server> {
         &[
             ["--dir", &data],
             ["--appendonly", "yes"],
-            // Written before each answer, so that a process that is killed loses nothing.
+            // The server writes the log before each answer, so that a kill loses nothing.
             ["--appendfsync", "no"],
             ["--auto-aof-rewrite-percentage", "0"],
             ["--enable-debug-command", "local"],
@@ -140,7 +141,8 @@ pub(crate) fn operator(url: &str) -> anyhow::Result<Connection> {
     Ok(conn)
 }
 
-/// The server, in a shell that lets it meet a full disk as an error and not as a signal.
+/// Returns the server's command, in a shell that turns a full disk into an error instead of a
+/// signal.
 fn wrapper(folder: &TempDir, has_clock: bool) -> anyhow::Result<String> {
     let binary = find_binary()?;
     let path = folder.path().join("server");
@@ -156,13 +158,13 @@ fn wrapper(folder: &TempDir, has_clock: bool) -> anyhow::Result<String> {
     Ok(path.to_string_lossy().into_owned())
 }
 
-/// Whether there is one now.
+/// Returns true if the library was built.
 fn build_clock(folder: &TempDir) -> anyhow::Result<bool> {
     fs::write(folder.path().join("clock"), 0_i64.to_ne_bytes())?;
     Ok(build(folder, "clock", CLOCK)?.is_some())
 }
 
-/// The library that changes the rate of a worker's clock; `None` without a C compiler.
+/// Builds the library that changes the rate of a worker's clock. `None` without a C compiler.
 pub(crate) fn build_client_clock(folder: &TempDir) -> anyhow::Result<Option<PathBuf>> {
     build(folder, "client-clock", CLIENT_CLOCK)
 }
@@ -181,7 +183,7 @@ fn build(folder: &TempDir, name: &str, text: &str) -> anyhow::Result<Option<Path
     };
     ensure!(
         built.status.success(),
-        "the clock does not compile: {}",
+        "cannot compile the clock library: {}",
         String::from_utf8_lossy(&built.stderr)
     );
     Ok(Some(library))

@@ -1,4 +1,4 @@
-//! When the machine stood still: a thread that only sleeps was late.
+//! Detects that the machine stood still: a thread that only sleeps woke up late.
 
 use std::{
     sync::{
@@ -15,7 +15,7 @@ use crate::{
 };
 
 const BEAT: Duration = Duration::from_millis(5);
-/// What a busy machine lets any thread wait for.
+/// The delay that any thread may have on a busy machine.
 const USUAL: Nanos = millis(25);
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Whether what was counted is there: numbers under locks, money, and items.
+//! Checks the totals: numbers under locks, money, and items.
 
 use leasehold::{market::MARKET, redis::Commands};
 
@@ -10,7 +10,7 @@ use crate::{
     worker::{Money, accounts_are_wrong},
 };
 
-/// Numbers that are counted up under the locks in whose slots they are.
+/// The numbers that are incremented under the locks whose slots they share.
 pub(crate) const COMMITS: &str = "{lock:m1}:number";
 pub(crate) const PLAIN: &str = "{lock:p0}:number";
 pub(crate) const ONCE: &str = "{lock:c0}:number";
@@ -18,7 +18,8 @@ pub(crate) const PERMITS: &str = "{lock:n0}:number";
 pub(crate) const SETS: &str = "{lock:a00}:number";
 pub(crate) const TRANSFERS: &str = "{w}:number";
 
-/// `killed`: of so many commits of workers that were killed nobody can tell. `money`: what the market had, if it is judged.
+/// Checks the sums. `killed`: the number of commits of killed workers whose result is unknown.
+/// `money`: the market's initial state, if it is checked.
 pub(crate) fn check(
     stage: &Stage,
     records: &[Record],
@@ -42,7 +43,7 @@ pub(crate) fn check(
         let value = value.unwrap_or(0);
         if value < done || value > done + perhaps {
             say(format!(
-                "{number} is {value}, after {done} commits and {perhaps} that nobody knows of"
+                "{number} is {value}, after {done} commits and {perhaps} with unknown result"
             ));
         }
     }

@@ -3,8 +3,8 @@
 //! The nodes are asked when a slot is unknown, when something casts doubt on the map, and every ten
 //! seconds while connections are lent. The first answer is believed. If it is wrong, a `MOVED`
 //! corrects the map, or an error casts doubt on it and the next node is asked: no node is asked
-//! twice before all others. A node that has failed is asked after the others for ten seconds, so
-//! that a silent one does not delay connections to healthy shards.
+//! twice before all others. A node that failed is asked after the others for ten seconds, so that a
+//! silent one does not delay connections to healthy shards.
 //!
 //! Locks: `asking` while nodes are asked, and within it `known`, for a moment.
 
@@ -24,7 +24,7 @@ use super::{
 use crate::{
     error::{Error, Result, makes_no_sense},
     pool::{
-        Access, Address, MasterPlace, asked_in_vain, connect, last_that_may_pass, with_address,
+        Access, Address, MasterPlace, connect, last_that_may_pass, no_useful_answer, with_address,
     },
     time::{self, Deadline},
 };
@@ -49,12 +49,12 @@ const ASKED_LAST_FOR: Duration = Duration::from_secs(10);
 /// A periodic check of the map takes at most this long.
 const CHECK_LIMIT: Duration = Duration::from_millis(250);
 
-const WANTED: &str = "no node of the cluster says who has which keys";
+const WANTED: &str = "no node of the cluster has returned the map of slots";
 /// The hints for a refused login, and for a server of another kind.
 const HINTS: [&str; 2] = [
-    "the URL is `redis+cluster://:PASSWORD@…`",
-    "is no node of a cluster; for one server the URL is `redis://HOST:PORT/`, \
-     for a sentinel the URL is `redis+sentinel://HOST:PORT/MASTER`",
+    "use the URL `redis+cluster://:PASSWORD@…`",
+    "is not a node of a cluster; the URL of one server is `redis://HOST:PORT/`, \
+     of a sentinel `redis+sentinel://HOST:PORT/MASTER`",
 ];
 
 /// The map of one cluster.
@@ -144,7 +144,8 @@ impl Map {
         }
     }
 
-    /// The shard of this key. Asks the nodes if that is unknown or in doubt. Ends by the deadline.
+    /// Returns the shard of this key. Asks the nodes if it is unknown or in doubt. Ends by the
+    /// deadline.
     ///
     /// # Errors
     /// [`Error::Pool`]: no node has answered, or none serves the slot.
@@ -166,15 +167,15 @@ impl Map {
         })
     }
 
-    /// The address of a shard's master. If that is in doubt, asks the nodes, unless another thread
-    /// does or they were asked just now: then the known master is tried.
+    /// Returns the address of a shard's master. If that is in doubt, asks the nodes first, unless
+    /// another thread is asking or they were asked just now: then the known master is tried.
     pub(super) fn locate(&self, shard: ShardId, deadline: Deadline) -> Result<MasterPlace> {
         if self.known.lock().is_in_doubt(shard) {
             // The other half of the time is for the connection.
             self.refresh(REST, Deadline::after(deadline.remaining() / 2));
         }
         let place = self.known.lock().place(shard);
-        place.ok_or_else(|| nobody_says("none has named this shard"))
+        place.ok_or_else(|| no_map("none has named this shard"))
     }
 
     /// Asks a node for the map if that is in doubt, or if no node was asked for [`MAP_AGE`]. Takes
@@ -222,10 +223,10 @@ impl Map {
     /// Asks the nodes, unless another thread got an answer while this one waited for it.
     fn ask(&self, deadline: Deadline) -> Result<()> {
         let wanted = time::now();
-        // The limit is for both, the wait for another thread and the questions.
+        // The limit covers both the wait for another thread and the questions.
         let deadline = Deadline::after(self.limit).or_sooner(deadline.moment());
         let asking = self.asking.try_lock_for(deadline.remaining());
-        let asking = asking.ok_or_else(|| nobody_says("another thread asks them"))?;
+        let asking = asking.ok_or_else(|| no_map("another thread is still asking them"))?;
         if asking.answered.is_some_and(|answered| answered >= wanted) {
             return Ok(());
         }
@@ -262,9 +263,7 @@ impl Map {
             asking.asked = Some(time::now());
             let error =
                 match self.layout_of(&client, &node, Deadline::after(deadline.remaining() / 2)) {
-                    Ok(layout) if layout.is_empty() => {
-                        nobody_says(&format!("{node} knows of no slot"))
-                    }
+                    Ok(layout) if layout.is_empty() => no_map(&format!("{node} knows no slots")),
                     Ok(layout) => {
                         let mut known = self.known.lock();
                         known.enter(layout);
@@ -273,11 +272,11 @@ impl Map {
                         asking.answered = Some(time::now());
                         return Ok(());
                     }
-                    Err(error) => asked_in_vain(WANTED, &node, error, HINTS, knows_none_yet),
+                    Err(error) => no_useful_answer(WANTED, &node, error, HINTS, knows_none_yet),
                 };
             why = last_that_may_pass(why, error);
         }
-        Err(why.unwrap_or_else(|| nobody_says("there was no time to ask them")))
+        Err(why.unwrap_or_else(|| no_map("there was no time to ask")))
     }
 
     fn layout_of(
@@ -292,7 +291,7 @@ impl Map {
     }
 }
 
-fn nobody_says(why: &str) -> Error {
+fn no_map(why: &str) -> Error {
     Error::Pool {
         reason: format!("{WANTED}: {why}"),
         source: None,

@@ -36,14 +36,14 @@ pub(crate) use map::Redirect;
 pub(crate) use slot_map::ShardId;
 use slot_map::slot_of;
 
-/// The masters of a Redis Cluster: a [`Pool`] for each shard, made when it is first used. Cloning
-/// it shares it. Requires the feature `cluster`.
+/// The masters of a Redis Cluster, with a [`Pool`] for each shard, made when it is first used. A
+/// clone is the same nodes. Requires the feature `cluster`.
 ///
-/// The nodes are asked for the map of slots when a key is used for the first time, when a
-/// connection fails, when a node answers `MOVED` to an unknown node, and every ten seconds while
-/// connections are lent. The first answer is believed, until a `MOVED` or an error contradicts it.
-/// Each new connection is checked with `ROLE`, and has to lead to a master. After a failover,
-/// connections to the old master are closed before they are lent again.
+/// The nodes are asked for the map of slots when a key is first used, when a connection fails, when
+/// a `MOVED` names an unknown node, and every ten seconds while connections are lent. The first
+/// answer is believed until a `MOVED` or an error contradicts it. Each new connection is checked
+/// with `ROLE`, and must lead to a master. After a failover, connections to the old master are
+/// closed before they are lent again.
 ///
 /// Functions take a connection to the master that has their lock:
 ///
@@ -63,7 +63,7 @@ use slot_map::slot_of;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 ///
-/// All keys of one call have to be in one slot. A hash tag puts a key into the slot of a lock: the
+/// All keys of one call must be in one slot. A hash tag puts a key into the slot of a lock: the
 /// lock `{shop}:report` is in the slot of `{shop}:total`. Otherwise the server answers `CROSSSLOT`,
 /// and nothing is done.
 #[derive(Clone)]
@@ -80,16 +80,16 @@ struct Inner {
 }
 
 impl Nodes {
-    /// The nodes of a cluster with the defaults of [`NodesBuilder`], for a URL such as
+    /// Connects to a cluster with the defaults of [`NodesBuilder`], for a URL such as
     /// `redis+cluster://10.0.0.1:7000,10.0.0.2:7000,10.0.0.3:7000`.
     ///
     /// Opens no connection and waits for nothing. The URL
-    /// `redis+cluster://[[user]:password@]host[:port][,host[:port]…]` has some of the nodes
+    /// `redis+cluster://[[user]:password@]host[:port][,host[:port]…]` contains some of the nodes
     /// (default port 6379), which name the others. User and password are those of all nodes.
     /// `rediss+cluster://` uses TLS (feature `tls-rustls`, the system's certificates).
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the URL cannot be read. The error does not repeat the URL, which may
+    /// [`Error::Invalid`] if the URL is not valid. The error does not repeat the URL, which may
     /// hold a password.
     ///
     /// ```
@@ -102,16 +102,15 @@ impl Nodes {
         Self::builder().connect(url)
     }
 
-    /// A builder, for nodes with other time-outs, another size of the pools, or other addresses
-    /// than they announce.
+    /// Returns a builder for nodes with other time-outs, another pool size, or an address map.
     pub fn builder() -> NodesBuilder {
         NodesBuilder::default()
     }
 
-    /// Lends a connection to the master that has the lock of this name, by the key `lock:` and the
-    /// name.
+    /// Lends a connection to the master that has the lock with this name, by the key `lock:` and
+    /// the name.
     ///
-    /// Ends within [`NodesBuilder::get_timeout`] (default 2 s). The lock's slot may move at any
+    /// Returns within [`NodesBuilder::get_timeout`] (default 2 s). The lock's slot may move at any
     /// time; then a function on the connection fails with [`Error::Redis`], whose code is `MOVED`,
     /// and has done nothing. [`run`](Self::run) follows the move.
     ///
@@ -136,14 +135,15 @@ impl Nodes {
     /// [prefix](crate::Options::prefix), or a key of your own data.
     ///
     /// # Errors
-    /// As [`get_for`](Self::get_for).
+    /// As for [`get_for`](Self::get_for).
     pub fn get_for_key(&self, key: &str) -> Result<PooledConnection> {
         self.inner.process.refuse_forked_child()?;
         self.lend_for(key, self.deadline())
     }
 
-    /// Runs **one** function of this crate on a connection to the master that has the lock of this
-    /// name, and reruns it on another connection if that master answers that the lock has moved.
+    /// Runs **one** function of this crate on a connection to the master that has the lock with
+    /// this name, and reruns it on another connection if that master answers that the lock has
+    /// moved.
     ///
     /// The closure is rerun only if it returns an [`Error::Redis`] with one of the codes `MOVED`,
     /// `ASK`, `TRYAGAIN`, `CLUSTERDOWN`, `MASTERDOWN` or `LOADING`: a function that returns such an
@@ -152,12 +152,12 @@ impl Nodes {
     /// retries after an outcome that is [unknown](Error::Unknown). **If the closure calls two
     /// functions and the second is refused, the first is called twice.**
     ///
-    /// The lock may move while a function holds it. Then the lock stays held, by the
-    /// [token](Error::token) of an error, until it is released by `run`, or its lease ends.
+    /// The lock may move while a function holds it. Then the lock stays held, under the
+    /// [token](Error::token) of the error, until it is released with `run`, or its lease ends.
     /// [`transaction_with_lock`](crate::transaction_with_lock) has written nothing in this case,
     /// and `run` returns this error. After [`with_lock`](crate::with_lock), whose closure has run,
     /// the error is in [`Ran::released`](crate::Ran::released). Commands that such a closure sends
-    /// after the move are refused, and `run` does not repeat them, since it does not know what the
+    /// after the move are refused, and `run` does not repeat them, because it cannot know what the
     /// closure did before.
     ///
     /// # Errors
@@ -240,7 +240,7 @@ impl Nodes {
     }
 
     /// Checks with a `PING` that the master of a shard answers, on a connection outside the pools:
-    /// a frozen master accepts connections and answers nothing. Ends by the deadline or the connect
+    /// a frozen master accepts connections and never answers. Ends by the deadline or the connect
     /// time-out.
     pub(crate) fn ping(&self, shard: ShardId, deadline: Deadline) -> Result<()> {
         let mut connection = self.open(shard, deadline)?;
@@ -411,9 +411,9 @@ impl NodesBuilder {
         self
     }
 
-    /// Bounds [`Nodes::get_for`]: asking the nodes, waiting while all connections are lent, and
-    /// connecting, together; and the retries of [`Nodes::run`] after a node's refusal. A node that
-    /// cannot be reached is an error at once. 1 ms to 24 h, default 2 s.
+    /// Bounds [`Nodes::get_for`], including asking the nodes, the wait while all connections are
+    /// lent, and the time to connect; and the retries of [`Nodes::run`] after a node's refusal. A
+    /// node that cannot be reached is an error at once. 1 ms to 24 h, default 2 s.
     pub fn get_timeout(mut self, timeout: Duration) -> Self {
         self.pools = self.pools.get_timeout(timeout);
         self
@@ -451,13 +451,12 @@ impl NodesBuilder {
     /// Maps the host and port that a node announces to those that reach it from here. Default: no
     /// mapping.
     ///
-    /// For a cluster behind network address translation or in containers; and with TLS, if
-    /// certificates are for names, or if the nodes announce their ports without TLS (`tls-cluster
+    /// For a cluster behind network address translation or in containers; and with TLS, if the
+    /// certificates contain names, or if the nodes announce their ports without TLS (`tls-cluster
     /// no`).
     ///
-    /// The closure has to return the same result for the same node each time, return the pair it
-    /// was given for a node that it does not know, and not block. It is not applied to the nodes in
-    /// the URL.
+    /// The closure must return the same result for the same node each time, return an unknown
+    /// node's pair unchanged, and not block. It is not applied to the nodes in the URL.
     ///
     /// ```
     /// let nodes = leasehold::Nodes::builder()
@@ -476,25 +475,24 @@ impl NodesBuilder {
         self
     }
 
-    /// Builds the nodes for a URL as [`Nodes::connect`] takes it. Opens no connection and waits for
+    /// Builds the nodes for a URL, as for [`Nodes::connect`]. Opens no connection and waits for
     /// nothing.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the URL cannot be read, or for a size or a time-out outside its
-    /// limits.
+    /// [`Error::Invalid`] if the URL is not valid, or a size or a time-out is outside its limits.
     pub fn connect(self, url: &str) -> Result<Nodes> {
         self.build(&nodes_of(url)?)
     }
 
-    /// Builds the nodes of the cluster of these clients: for settings that a URL has no place for.
-    /// Opens no connection and waits for nothing.
+    /// Builds the nodes of a cluster from clients, for settings that a URL cannot express. Opens no
+    /// connection and waits for nothing.
     ///
-    /// The first client has the settings for all nodes: password, TLS. Of the others only the
-    /// address is used.
+    /// The settings of the first client (password, TLS) are used for all nodes. Of the others only
+    /// the address is used.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect), and if there is no client, or one that does not use TCP, or
-    /// one with another database than 0: a cluster has no other.
+    /// As for [`connect`](Self::connect), and if there is no client, one does not use TCP, or one
+    /// has a database other than 0, the only one of a cluster.
     ///
     /// ```
     /// use leasehold::{Nodes, redis::Client};
@@ -508,7 +506,7 @@ impl NodesBuilder {
         self.pools.check()?;
         let seeds = nodes.iter().map(address_of).collect::<Result<Vec<_>>>()?;
         let first = nodes.first();
-        let first = first.ok_or_else(|| Error::invalid("nodes", "there has to be at least one"))?;
+        let first = first.ok_or_else(|| Error::invalid("nodes", "at least one is required"))?;
         let access = self.pools.access(first)?;
         let limit = self.pools.limits().connect;
         Ok(Nodes {
@@ -526,13 +524,13 @@ impl NodesBuilder {
 fn address_of(client: &Client) -> Result<Address> {
     let settings = client.get_connection_info();
     if settings.redis_settings().db() != 0 {
-        let reason = "a cluster has no other database than 0";
+        let reason = "a cluster has only database 0";
         return Err(Error::invalid("nodes", reason));
     }
     match settings.addr() {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
             Ok(Address::new(host, *port))
         }
-        _ => Err(Error::invalid("nodes", "they have to be reached by TCP")),
+        _ => Err(Error::invalid("nodes", "they must use TCP")),
     }
 }

@@ -189,9 +189,9 @@ impl SlotMap {
         self.in_doubt = false;
     }
 
-    /// The shard that this master was last a node of, or one that had some of its slots, unless
-    /// another node is its master by now: a replica may have moved from one shard to another, and
-    /// answers may not have named it before.
+    /// Returns the known shard of this master: the one it last belonged to, or one that had some of
+    /// its slots, unless that shard has another master now. A replica may have moved from one shard
+    /// to another, and no earlier answer may have named it.
     fn recognised(&self, found: &ShardLayout, masters: &[String]) -> Option<ShardId> {
         let master = &found.master.id;
         let last = self.members.get(master).map(|member| member.shard);

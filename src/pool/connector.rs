@@ -21,36 +21,37 @@ use crate::{
 
 /// The pause between attempts while the server that is named as the master is not one yet.
 const NOT_YET: Duration = Duration::from_millis(20);
-/// No further attempt to reach a master begins in this last part of the time, or in a twentieth.
+/// No attempt to reach a master starts in this last part of the time, or in its last twentieth.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// The maximum difference between the clocks of a master and its replicas, by default.
 pub(crate) const CLOCK_SKEW: Duration = Duration::from_millis(50);
 
 /// Finds the master: by sentinels, or by the nodes of a cluster.
 pub(crate) trait MasterLocator: Send + Sync {
-    /// The address of the master. Asks if that is in doubt. Ends by the deadline.
+    /// Returns the master's address, and asks for it first if it is in doubt. Ends by the deadline.
     ///
     /// # Errors
-    /// [`Error::Pool`]: nobody has given an answer that can be believed.
+    /// [`Error::Pool`]: no answer came that can be believed.
     fn locate(&self, deadline: Deadline) -> Result<MasterPlace>;
 
-    /// Grows when another server has become the master: a connection of an earlier epoch must not
-    /// be used again.
+    /// Returns a number that grows when another server becomes the master: a connection of an
+    /// earlier epoch must not be used again.
     fn epoch(&self) -> u64;
 
-    /// A connection of this epoch was opened, and leads to a master.
+    /// Notes that a connection of this epoch was opened to a master.
     fn confirm(&self, epoch: u64);
 
-    /// A connection to the master has failed, has led to a server that is not a master, or to one
-    /// that its replicas have left.
+    /// Notes that a connection to the master has failed, has led to a server that is not a master,
+    /// or to one that its replicas have left.
     fn doubt(&self);
 
-    /// No connection could be opened to the master of this epoch, or the server is not a master.
+    /// Notes that no connection could be opened to the master of this epoch, or that the server is
+    /// not a master.
     fn not_reached(&self, _epoch: u64) {
         self.doubt();
     }
 
-    /// A key has moved: with shards, another one may have it.
+    /// Notes that a key has moved: with shards, another one may have it.
     fn moved(&self) {}
 
     /// Checks whether another server has become the master, unless that was done within this time.
@@ -59,17 +60,18 @@ pub(crate) trait MasterLocator: Send + Sync {
     /// Reads announcements of a failover, if there are any. Takes a moment.
     fn listen(&self) {}
 
-    /// The moment from which locks may be requested from this master, if it has replaced another.
+    /// Returns the moment from which locks may be requested from this master, if it has replaced
+    /// another.
     fn grants_from(&self) -> Option<Instant> {
         None
     }
 
-    /// Asks each of those who name the master. `None`: it takes one to name it.
+    /// Asks all sentinels which master they name. `None`: there are no sentinels.
     fn survey(&self, _master: &Address, _deadline: Deadline) -> Option<Survey> {
         None
     }
 
-    /// Names the master in errors.
+    /// Returns the name of the master for errors.
     fn whom(&self) -> String;
 }
 
@@ -78,18 +80,18 @@ pub(crate) trait MasterLocator: Send + Sync {
 pub(crate) struct Survey {
     pub(crate) asked: usize,
     pub(crate) answered: usize,
-    /// Those that name the known master.
+    /// The sentinels that name the known master.
     pub(crate) agreed: usize,
 }
 
-/// Where a connection leads.
+/// The destination of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct MasterPlace {
     pub(crate) address: Address,
     pub(crate) epoch: u64,
 }
 
-/// The host and the port by which a server is reached.
+/// The host and port of a server. An IPv6 address is printed in brackets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Address {
     pub(crate) host: String,
@@ -105,7 +107,12 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
+        let Self { host, port } = self;
+        if host.contains(':') {
+            write!(f, "[{host}]:{port}")
+        } else {
+            write!(f, "{host}:{port}")
+        }
     }
 }
 
@@ -193,8 +200,8 @@ impl Connector {
         self.0.limits
     }
 
-    /// Opens a connection to a server that is new enough. With a locator it has to be a master that
-    /// may grant locks, which is waited for.
+    /// Opens a connection to a server that is new enough. With a locator, waits for a master that
+    /// may grant locks.
     pub(crate) fn open(&self) -> Result<Opened> {
         self.open_by(None, true)
     }
@@ -205,12 +212,12 @@ impl Connector {
         self.open_by(None, false)
     }
 
-    /// Opens a connection for messages, by RESP2, in which only messages come unasked.
+    /// Opens a connection for messages, with RESP2, in which only messages come unasked.
     pub(crate) fn open_to_listen(&self) -> Result<Opened> {
         self.open_speaking(ProtocolVersion::RESP2)
     }
 
-    /// Opens a connection by this protocol, to look.
+    /// Opens a connection with this protocol, to look.
     pub(crate) fn open_speaking(&self, protocol: ProtocolVersion) -> Result<Opened> {
         self.open_by(Some(protocol), false)
     }
@@ -262,7 +269,7 @@ impl Connector {
                 .take()
                 .filter(|_| is_silence(&error))
                 .unwrap_or(error);
-            // The caller waits for as long: its time-out must not be faster than the reason.
+            // The caller waits equally long: its time-out must not come before this reason.
             if attempt.remaining() < LAST_WORDS.min(self.0.limits.connect / 20) {
                 return Err(error);
             }
@@ -289,8 +296,8 @@ impl Connector {
         Ok(Opened { connection, epoch })
     }
 
-    /// The epoch of a connection that is opened now. It grows when another server has become the
-    /// master; a connection of an earlier epoch must not be used again.
+    /// Returns the epoch of a connection that is opened now. It grows when another server becomes
+    /// the master; a connection of an earlier epoch must not be used again.
     pub(crate) fn epoch(&self) -> u64 {
         self.0.locator.as_ref().map_or(0, |it| it.epoch())
     }
@@ -306,19 +313,19 @@ impl Connector {
         self.tell(|locator| locator.listen());
     }
 
-    /// Passes on an error that the server returned: it may show that the master is in doubt.
+    /// Reports an error that the server returned: it may cast doubt on the master.
     pub(crate) fn was_refused(&self, error: &RedisError) {
         if is_left_by_replicas(error) {
             self.doubt();
         }
     }
 
-    /// A connection has failed, or leads to a server that is not a master.
+    /// Notes that a connection has failed, or leads to a server that is not a master.
     pub(crate) fn doubt(&self) {
         self.tell(|locator| locator.doubt());
     }
 
-    /// A key has moved.
+    /// Notes that a key has moved.
     pub(super) fn moved(&self) {
         self.tell(|locator| locator.moved());
     }
@@ -329,12 +336,12 @@ impl Connector {
         }
     }
 
-    /// The maximum by which the clock of a server that replaces this one may be ahead.
+    /// Returns the maximum by which the clock of a server that replaces this one may be ahead.
     pub(crate) fn clock_skew(&self) -> Duration {
         (self.0.locator.as_ref()).map_or(Duration::ZERO, |_| CLOCK_SKEW)
     }
 
-    /// The address of the server, or of the master as it is known.
+    /// Returns the address of the server, or of the current master.
     pub(crate) fn address(&self, deadline: Deadline) -> Result<String> {
         match &self.0.locator {
             Some(locator) => Ok(locator.locate(deadline)?.address.to_string()),
@@ -342,7 +349,7 @@ impl Connector {
         }
     }
 
-    /// True if the master is named by others.
+    /// Returns true if sentinels or cluster nodes name the master.
     pub(crate) fn has_locator(&self) -> bool {
         self.0.locator.is_some()
     }
@@ -354,12 +361,12 @@ impl Connector {
         locator.survey(&master, deadline)
     }
 
-    /// The error of a connection that has failed.
+    /// Returns the error for a failed connection.
     pub(super) fn failure(&self, limit: Duration, error: RedisError) -> Error {
         reasons::failure(&self.server(), limit, error)
     }
 
-    /// Names the server in errors.
+    /// Returns the name of the server for errors.
     pub(crate) fn server(&self) -> String {
         match &self.0.locator {
             Some(locator) => locator.whom(),
@@ -382,7 +389,10 @@ fn wait_until_it_grants(locator: &dyn MasterLocator, attempt: Deadline) -> Resul
         return Ok(());
     }
     Err(Error::Pool {
-        reason: format!("{} was replaced a moment ago", locator.whom()),
+        reason: format!(
+            "{} was just replaced, and grants no locks yet",
+            locator.whom()
+        ),
         source: None,
     })
 }

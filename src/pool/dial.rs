@@ -31,7 +31,7 @@ pub(crate) fn prepared(client: &Client) -> Result<Client> {
     let tcp = settings.tcp_settings().clone().set_nodelay(true);
     let mut login = settings.redis_settings().clone();
     if login.lib_name().is_none() {
-        // Saves two replies to wait for while the server is silent, and two commands in an access
+        // Saves two replies to wait for if the server is silent, and two commands in an access
         // list.
         login = login.set_skip_set_lib_name();
     }
@@ -40,14 +40,14 @@ pub(crate) fn prepared(client: &Client) -> Result<Client> {
     client_by(settings.set_tcp_settings(tcp).set_redis_settings(login))
 }
 
-/// The client with another protocol.
+/// Returns the client with another protocol.
 pub(super) fn speaking(client: &Client, protocol: ProtocolVersion) -> Result<Client> {
     let settings = client.get_connection_info().clone();
     let login = settings.redis_settings().clone().set_protocol(protocol);
     client_by(settings.set_redis_settings(login))
 }
 
-/// The client for another address, with the same TLS settings.
+/// Returns the client for another address, with the same TLS settings.
 pub(crate) fn with_address(client: &Client, host: &str, port: u16) -> RedisResult<Client> {
     let settings = client.get_connection_info().clone();
     let host = host.to_owned();
@@ -79,7 +79,7 @@ pub(super) fn open(
     let greet = || greeted(client, attempt.remaining_up_to(limit), has_to_be_master);
     let mut greeted = greet();
     if greeted.as_ref().is_err_and(is_interrupted) && !attempt.has_passed() {
-        // No call of ours was sent yet, so a retry is safe.
+        // None of our calls was sent yet, so a retry is safe.
         greeted = greet();
     }
     let (connection, info, role) =
@@ -88,7 +88,7 @@ pub(super) fn open(
         let role = if role == "slave" { "replica" } else { &role };
         let server = redis_at(server);
         return Err(Error::Pool {
-            reason: format!("{server}, which is named as the master, is a {role}"),
+            reason: format!("{server} is named as the master, but is a {role}"),
             source: None,
         });
     }
@@ -97,7 +97,7 @@ pub(super) fn open(
     Ok(connection)
 }
 
-/// A connection, the server's `INFO server`, and its role if that was asked for.
+/// Opens a connection and reads the server's `INFO server`, and its role if requested.
 fn greeted(
     client: &Client,
     limit: Duration,
@@ -135,7 +135,7 @@ pub(crate) fn connect(client: &Client, limit: Duration) -> RedisResult<Connectio
 }
 
 /// Connects and logs in. redis-rs reports any error at login as a wrong password, even one about
-/// too many clients: then a second login gets the server's own error.
+/// too many clients: a second login gets the server's own error.
 fn logged_in(client: &Client, limit: Duration) -> RedisResult<Connection> {
     let deadline = Deadline::after(limit);
     let opened = client.get_connection_with_timeout(limit);
@@ -149,7 +149,8 @@ fn logged_in(client: &Client, limit: Duration) -> RedisResult<Connection> {
     opened.map_err(without_arguments)
 }
 
-/// A server that does not know `AUTH` or `HELLO` repeats the words behind it: the password.
+/// Removes the arguments from the error of a server that does not know `AUTH` or `HELLO`: the
+/// server repeats them, password included.
 fn without_arguments(error: RedisError) -> RedisError {
     let words = error.detail().and_then(|it| it.split(", with args").next());
     match words {
@@ -172,7 +173,7 @@ fn log_in(client: &Client, limit: Duration) -> RedisResult<()> {
     auth.exec(&mut connection)
 }
 
-/// The number of addresses of the host, at least one.
+/// Returns the number of addresses of the host, at least one.
 fn addresses(client: &Client) -> u32 {
     let (host, port) = match client.get_connection_info().addr() {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -190,7 +191,8 @@ pub(super) fn set_timeouts(connection: &Connection, timeout: Duration) -> RedisR
     connection.set_write_timeout(Some(timeout))
 }
 
-/// True if an access list or a proxy forbids the command: no reason to refuse the connection.
+/// Returns true if an access list or a proxy forbids the command, which is no reason to refuse the
+/// connection.
 pub(super) fn is_forbidden(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Server(ServerErrorKind::NoPerm) => true,
@@ -198,12 +200,12 @@ pub(super) fn is_forbidden(error: &RedisError) -> bool {
     }
 }
 
-/// Refuses a server that reports an older version than this library is tested with. One that
-/// reports none is accepted.
+/// Refuses a server whose version is older than those this library is tested with. A server that
+/// reports no version is accepted.
 pub(super) fn refuse_old_server(info: &str) -> Result<()> {
     match version_in(info) {
         Some((version, numbers)) if numbers < OLDEST_REDIS => Err(Error::TooOld {
-            found: format!("it says {version}"),
+            found: format!("version {version}"),
         }),
         _ => Ok(()),
     }
@@ -284,7 +286,7 @@ mod tests {
         for old in ["5.0.14", "6.0.16", "2.8.0", "6.1.240"] {
             assert!(matches!(
                 refuse_old_server(&info(old)),
-                Err(Error::TooOld { found }) if found == format!("it says {old}")
+                Err(Error::TooOld { found }) if found == format!("version {old}")
             ));
         }
         for new in [

@@ -1,4 +1,4 @@
-//! The settings of new connections, with the user and the password that hold now.
+//! The settings of new connections, with the current user and password.
 
 use std::{error::Error as StdError, fmt, iter, result, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::{
 /// The user of `requirepass`.
 const DEFAULT_USER: &str = "default";
 
-/// A user and a password, or the reason why there are none.
+/// A user and a password, or the error of the caller's function.
 pub(crate) type LoginResult = result::Result<(String, String), Box<dyn StdError + Send + Sync>>;
 
 /// The caller's function for the user and the password.
@@ -29,7 +29,7 @@ impl LoginFunction {
     fn ask(&self, attempt: Deadline) -> Result<(String, String)> {
         let asked = time::now();
         let failed = |why: String| Error::Pool {
-            reason: format!("the function for the login {why}"),
+            reason: format!("the login function {why}"),
             source: None,
         };
         let login = shielded(&*self.0).ok_or_else(|| failed("panicked".into()))?;
@@ -49,7 +49,7 @@ impl fmt::Debug for LoginFunction {
     }
 }
 
-/// An error with its sources.
+/// Formats an error with its sources.
 fn whole(error: &(dyn StdError + 'static)) -> String {
     let sources = iter::successors(Some(error), |&error| error.source());
     let texts: Vec<_> = sources.map(ToString::to_string).collect();
@@ -72,8 +72,8 @@ impl Access {
         self.client.get_connection_info().addr()
     }
 
-    /// Opens a connection, and once more if the server refuses the login and the function returns
-    /// another by then: the password may have changed in between.
+    /// Opens a connection. If the server refuses the login and the function now returns another,
+    /// tries once more: the password may have changed in between.
     pub(super) fn open<T>(
         &self,
         attempt: Deadline,
@@ -91,10 +91,11 @@ impl Access {
         open(&now)
     }
 
-    /// The settings of a connection that is opened now. Takes as long as the caller's function.
+    /// Returns the settings of a connection that is opened now. Takes as long as the caller's
+    /// function.
     ///
     /// # Errors
-    /// [`Error::Pool`]: the function has failed, or the time of this attempt to connect is over.
+    /// [`Error::Pool`]: the function failed, or took until the end of this attempt to connect.
     pub(crate) fn client(&self, attempt: Deadline) -> Result<Client> {
         let Some(login) = &self.login else {
             return Ok(self.client.clone());

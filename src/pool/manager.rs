@@ -53,8 +53,8 @@ impl r2d2::ManageConnection for Manager {
     type Connection = Lendable;
     type Error = Error;
 
-    /// Called on a thread of r2d2, again and again until it succeeds, even if the call that wanted
-    /// the connection has given up.
+    /// Called on a thread of r2d2, repeatedly until it succeeds, even if the call that wanted the
+    /// connection has given up.
     fn connect(&self) -> Result<Lendable> {
         if Arc::strong_count(&self.0.waiting) == 1 {
             return Err(self.0.no_answer());
@@ -86,10 +86,10 @@ pub(super) struct PoolState {
     pub(super) connector: Connector,
     pub(super) get_timeout: Duration,
     distrust: Mutex<Distrust>,
-    /// Each call that waits for a connection has a clone: no connection is opened if nobody waits.
+    /// Each call that waits for a connection has a clone: without one, no connection is opened.
     pub(super) waiting: Arc<()>,
-    /// The number of connections that calls have asked for and that were not lent yet. If r2d2
-    /// already had as many as there may be, it is too high until nobody waits.
+    /// The number of connections that calls have requested and that were not lent yet. If r2d2 was
+    /// already at its limit, the number is too high until no call waits.
     pub(super) to_come: AtomicUsize,
     /// While all connections are lent, the call that has waited longest locks this and waits for
     /// one to come back. The others wait for the lock, which is granted in order.
@@ -98,7 +98,7 @@ pub(super) struct PoolState {
     failure: Mutex<Option<(Instant, Error)>>,
 }
 
-/// Doubts about all connections, raised by the end of one.
+/// Doubts about all connections, raised when one is finished.
 #[derive(Default)]
 struct Distrust {
     /// The moment at which one was found broken. Those proven before that are sent a `PING` before

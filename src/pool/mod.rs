@@ -1,13 +1,13 @@
 //! The pool: sockets with time-outs, and connections that are clean when they are lent.
 //!
-//! Callers of the plain functions borrow from it by [`Pool::get`], the library's own calls by
-//! `get_here`. The connections that `server` keeps outside it are opened by a [`Connector`].
+//! Callers of the plain functions borrow from it with [`Pool::get`], the library's own calls with
+//! `get_here`. A [`Connector`] opens the connections that `server` keeps outside it.
 //!
-//! Locks, each for a moment: in [`manager`] the last failure to connect and the distrust. A call
+//! Locks, each held briefly: in [`manager`] the last failure to connect and the distrust. A call
 //! that waits while all connections are lent may have `turns` locked, and locks only these two
 //! meanwhile. While sentinels or cluster nodes are asked, their `asking` is locked, and `known`
-//! within it for a moment. A thread that need not ask does not wait for `asking`. No other lock of
-//! the library is taken meanwhile.
+//! within it briefly. A thread that need not ask does not wait for `asking`. No other lock of the
+//! library is taken meanwhile.
 
 mod connector;
 mod dial;
@@ -46,15 +46,15 @@ pub(crate) use login::{Access, LoginResult};
 use manager::{Manager, PoolState};
 pub(crate) use reasons::is_unknown_command;
 #[cfg(feature = "cluster")]
-pub(crate) use reasons::{asked_in_vain, failure, last_that_may_pass};
+pub(crate) use reasons::{failure, last_that_may_pass, no_useful_answer};
 pub use settings::PoolBuilder;
 pub(crate) use url::Target;
 #[cfg(feature = "cluster")]
 pub(crate) use url::nodes_of;
 
-/// At most this many `MOVED` of a Redis Cluster are followed before the call fails: two nodes that
-/// name each other lead nowhere. Counted by `Nodes::run`, the calls in `server/cluster.rs`, and a
-/// wait for a lock.
+/// A call follows at most this many `MOVED` of a Redis Cluster before it fails: two nodes that name
+/// each other lead nowhere. Counted by `Nodes::run`, the calls in `server/cluster.rs`, and a wait
+/// for a lock.
 pub(crate) const HOPS: u32 = 5;
 
 /// A call that waits for a new connection checks this often whether the attempt has failed.
@@ -62,10 +62,10 @@ const POLL: Duration = Duration::from_millis(2);
 /// While all connections are lent, a waiting call checks this often whether it was cancelled, or a
 /// broken connection has come back.
 const POLL_LENT: Duration = Duration::from_millis(10);
-/// After this time a call that still waits asks r2d2 for another connection.
+/// A call that still waits after this time asks r2d2 for another connection.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
-/// A pool of blocking connections for the functions of this crate. Cloning it shares it.
+/// A pool of blocking connections for the functions of this crate. A clone is the same pool.
 ///
 /// It is r2d2 with what a lock needs:
 /// - every socket has a connect, a read and a write time-out, and `TCP_NODELAY`;
@@ -151,31 +151,31 @@ impl Drop for PoolInner {
 }
 
 impl Pool {
-    /// A pool with the defaults of [`PoolBuilder`], for a URL such as `redis://127.0.0.1/`.
+    /// Creates a pool with the defaults of [`PoolBuilder`], for a URL such as `redis://127.0.0.1/`.
     ///
     /// Opens no connection and waits for nothing.
-    /// `redis://[[user]:password@]host[:port][/database]` is a TCP connection, `rediss://` one with
+    /// `redis://[[user]:password@]host[:port][/database]` connects by TCP, `rediss://` by TCP with
     /// TLS (feature `tls-rustls`; the system's certificates, or
-    /// [others](PoolBuilder#method.certificates)), `redis+unix:///path` a socket on this machine,
-    /// with the parameters `user` and `pass`. `?protocol=` (`resp2` or `resp3`) works in any URL,
-    /// `?db=` in place of `/database`; any other parameter is an error, even one that other
-    /// libraries understand.
+    /// [others](PoolBuilder#method.certificates)), and `redis+unix:///path` to a socket on this
+    /// machine, with the parameters `user` and `pass`. `?protocol=` (`resp2` or `resp3`) works in
+    /// any URL, `?db=` in place of `/database`. Any other parameter is an error, even one that
+    /// other libraries understand.
     ///
     /// # Sentinels
-    /// `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/master[/database]` leads to
-    /// the server that these sentinels (default port 26379) name as the master of this name;
+    /// `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/master[/database]` connects
+    /// to the server that these sentinels (default port 26379) name as the master with this name;
     /// `rediss+sentinel://` uses TLS for both. User and password are those of the servers;
     /// `?sentinel_user=…&sentinel_password=…` are those of the sentinels. For other settings of the
     /// sentinels see [`PoolBuilder::build_on_sentinels`].
     ///
     /// A sentinel is asked before a connection is opened, and at most once a second when one is
-    /// lent, a different one each time. Each new connection is checked with `ROLE`, and has to lead
+    /// lent, a different one each time. Each new connection is checked with `ROLE`, and must lead
     /// to a master. After a failover, connections to the old master are closed before they are lent
     /// again. For the losses that a failover can cause see `docs/guarantees.md`, "Several servers".
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the URL cannot be read. It does not repeat the URL, which may hold a
-    /// password.
+    /// [`Error::Invalid`] if the URL is not valid. The error does not repeat the URL, which may
+    /// hold a password.
     ///
     /// ```
     /// let pool = leasehold::Pool::connect("redis://127.0.0.1/");
@@ -187,14 +187,14 @@ impl Pool {
         Self::builder().connect(url)
     }
 
-    /// A pool with the defaults of [`PoolBuilder`], for a client with its own settings.
+    /// Creates a pool with the defaults of [`PoolBuilder`], for a client with its own settings.
     ///
     /// Opens no connection and waits for nothing. For a client with TLS it makes ring the crypto
-    /// provider of the process, unless there is one: an application that wants another provider
-    /// installs it first (rustls: `install_default`).
+    /// provider of the process, unless there is one already: an application that wants another
+    /// provider installs it first (rustls: `install_default`).
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the client's connection settings cannot be used.
+    /// [`Error::Invalid`] if the client's connection settings are not valid.
     ///
     /// ```
     /// use leasehold::redis::{Client, ConnectionAddr};
@@ -207,7 +207,7 @@ impl Pool {
         Self::builder().build(client)
     }
 
-    /// A builder, for a pool with other time-outs or another size.
+    /// Returns a builder for a pool with other time-outs or another size.
     pub fn builder() -> PoolBuilder {
         PoolBuilder::default()
     }
@@ -215,15 +215,15 @@ impl Pool {
     /// Lends a connection, opening one if none is idle.
     ///
     /// **A thread that keeps a connection while it acquires, releases or commits needs a second
-    /// one**: if there are as many such threads as connections, all wait for each other until they
-    /// time out. Give the connection back first, or pass it to
+    /// one**: if all connections are held by such threads, they wait for each other until they time
+    /// out. Give the connection back first, or pass it to
     /// [`Lease::commit_on`](crate::Lease::commit_on).
     ///
-    /// Waits while all are lent. Ends within [`PoolBuilder::get_timeout`] (default 2 s). If an
-    /// attempt to connect fails, the error comes at once, and the next call retries.
+    /// Waits while all are lent, and returns within [`PoolBuilder::get_timeout`] (default 2 s). If
+    /// an attempt to connect fails, returns the error at once; the next call retries.
     ///
     /// # Errors
-    /// - [`Error::Pool`] with the reason: no connection could be opened, or all are lent.
+    /// [`Error::Pool`], with the reason: no connection could be opened, or all are lent.
     /// - [`Error::TooOld`] for a server before Redis 6.2 or Valkey 7.2.
     /// - [`Error::Invalid`] if the URL leads to another kind of server than it says, or no sentinel
     ///   knows the master.
@@ -368,8 +368,8 @@ impl Pool {
         );
         if Arc::strong_count(&self.inner.callers) > size {
             reason.push_str(
-                ": every one of them by `Pool::get`; whoever has one should give it back before it asks for a lock, \
-                 or the pool has to be larger",
+                ", all by `Pool::get`: give a connection back before you acquire a lock, or enlarge \
+                 the pool",
             );
         }
         Error::Pool {

@@ -4,17 +4,30 @@ use std::{fmt::Display, time::Duration};
 
 use redis::{ConnectionAddr, ErrorKind, RedisError, ServerErrorKind};
 
+use super::connector::Address;
 use crate::error::{Error, Result, refusal};
 
-/// A server by its address, as the subject of a sentence.
+/// Formats a server by its address, as the subject of a sentence.
 pub(crate) fn redis_at(address: &ConnectionAddr) -> String {
+    let tls = match address {
+        ConnectionAddr::TcpTls { .. } => " (TLS)",
+        _ => "",
+    };
+    format!("redis at {}{tls}", shown(address))
+}
+
+/// Formats an address, with brackets around an IPv6 address: redis-rs prints none.
+pub(super) fn shown(address: &ConnectionAddr) -> String {
     match address {
-        ConnectionAddr::TcpTls { .. } => format!("redis at {address} (TLS)"),
-        _ => format!("redis at {address}"),
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            Address::new(host, *port).to_string()
+        }
+        _ => address.to_string(),
     }
 }
 
-/// The system's own words for a time-out are "resource temporarily unavailable".
+/// Returns the error for a failed connection. For a time-out the system says only "resource
+/// temporarily unavailable".
 pub(crate) fn failure(server: &str, limit: Duration, error: RedisError) -> Error {
     if error.is_timeout() {
         return no_answer(server, limit, Some(error));
@@ -47,10 +60,10 @@ pub(super) fn no_answer(server: &str, limit: Duration, source: Option<RedisError
     }
 }
 
-/// The error of a sentinel or a node that gave no useful answer. The hints are for one that refuses
-/// the login, and for a server of another kind. If nothing is known yet, both are errors of the
-/// URL, since a retry cannot help.
-pub(crate) fn asked_in_vain(
+/// Returns the error for a sentinel or node that gave no useful answer. The hints are for a refused
+/// login, and for a server of another kind. If no answer is known yet, both are errors of the URL,
+/// since a retry cannot help.
+pub(crate) fn no_useful_answer(
     wanted: &str,
     address: &impl Display,
     error: RedisError,
@@ -66,7 +79,7 @@ pub(crate) fn asked_in_vain(
     } else if error.kind() == ErrorKind::Client {
         (false, String::from("knows no master of this name"))
     } else if error.is_timeout() {
-        // The system's own words are "resource temporarily unavailable".
+        // The system says only "resource temporarily unavailable".
         (true, String::from("did not answer in time"))
     } else if error.is_io_error() {
         (true, String::from("cannot be reached"))
@@ -81,7 +94,7 @@ pub(crate) fn asked_in_vain(
     Error::Pool { reason, source }
 }
 
-/// The later of two errors, unless only the first may pass.
+/// Returns the later of two errors, unless only the first may pass.
 pub(crate) fn last_that_may_pass(first: Option<Error>, later: Error) -> Option<Error> {
     match (&first, &later) {
         (Some(Error::Pool { .. }), Error::Invalid { .. }) => first,
@@ -100,7 +113,8 @@ pub(super) fn refuse_sentinel(address: &ConnectionAddr, info: &str) -> Result<()
     if !info.contains("_mode:sentinel") {
         return Ok(());
     }
-    let reason = format!("{address} is a sentinel: the URL is `redis+sentinel://{address}/MASTER`");
+    let address = shown(address);
+    let reason = format!("{address} is a sentinel: use `redis+sentinel://{address}/MASTER`");
     Err(Error::invalid("url", reason))
 }
 
@@ -114,13 +128,24 @@ mod tests {
     fn a_sentinel_that_is_silent_is_not_called_an_unavailable_resource() {
         let sentinel = ConnectionAddr::Tcp("127.0.0.1".to_owned(), 26_379);
         let silence = RedisError::from(io::Error::from(io::ErrorKind::WouldBlock));
-        let error = asked_in_vain("nobody says", &sentinel, silence, ["", ""], true);
+        let error = no_useful_answer("no master", &sentinel, silence, ["", ""], true);
         let Error::Pool { reason, .. } = error else {
             unreachable!("{error}");
         };
-        assert_eq!(
-            reason,
-            "nobody says: 127.0.0.1:26379 did not answer in time"
-        );
+        assert_eq!(reason, "no master: 127.0.0.1:26379 did not answer in time");
+    }
+
+    #[test]
+    fn an_ipv6_address_is_in_brackets() {
+        let addresses = [
+            ("redis://[::1]:7000/", "redis at [::1]:7000"),
+            ("redis://10.0.0.1/", "redis at 10.0.0.1:6379"),
+            ("redis://example.org/", "redis at example.org:6379"),
+            ("redis+unix:///run/redis.sock", "redis at /run/redis.sock"),
+        ];
+        for (url, expected) in addresses {
+            let client = redis::Client::open(url).unwrap();
+            assert_eq!(redis_at(client.get_connection_info().addr()), expected);
+        }
     }
 }

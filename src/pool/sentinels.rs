@@ -1,12 +1,12 @@
 //! Finds the master by asking sentinels.
 //!
 //! A sentinel is asked before a connection is opened, unless one has answered within the last
-//! second and nothing since then casts doubt on the answer. A sentinel is also asked once a second
-//! while somebody relies on a connection: a master that was replaced by a planned failover goes on
-//! granting locks on its open connections until it learns of it, ten seconds later. Each second it
-//! is another sentinel: one that is partitioned together with the old master names that master
-//! until the partition ends. The listener's thread also reads the announcements of one sentinel.
-//!
+//! second and nothing has cast doubt on the answer since. One is also asked once a second while
+//! connections are in use: after a planned failover, the old master keeps granting locks on its
+//! open connections until it learns of the failover, ten seconds later. A different sentinel is
+//! asked each second, because one that is partitioned together with the old master names that
+//! master until the partition ends. The listener's thread also reads the announcements of one
+//! sentinel.
 //! [`known`] decides which of their answers to believe.
 //!
 //! Locks: `asking`, for as long as a sentinel is asked, and within it `known`, for a moment.
@@ -38,8 +38,8 @@ use crate::{
 const FRESH: Duration = Duration::from_secs(1);
 /// In doubt, the shortest time between two questions.
 const REST: Duration = Duration::from_millis(50);
-/// A periodic check of all sentinels together takes at most this long. The first may take all of
-/// it: it may be distant.
+/// A periodic check of all sentinels together takes at most this long. The first one, which may be
+/// distant, may use all of it.
 const CHECK_LIMIT: Duration = Duration::from_millis(250);
 
 /// The time limit for each sentinel of a survey.
@@ -49,9 +49,9 @@ const SURVEY_LIMIT: Duration = Duration::from_secs(1);
 const FORGIVEN: Duration = Duration::from_secs(5);
 /// The pause between two attempts to subscribe to announcements.
 const SUBSCRIBE_PAUSE: Duration = Duration::from_secs(5);
-/// Announcements are not waited for, but a socket has no shorter time-out.
+/// Reading announcements should not wait, but a socket has no shorter time-out.
 const AT_ONCE: Duration = Duration::from_millis(1);
-/// If subscribing takes longer than this, it is tried again later.
+/// If subscribing takes longer, it is retried later.
 const SUBSCRIBING: Duration = Duration::from_millis(250);
 /// The sentinel that leads a failover announces the second as soon as the new master is one, and
 /// the first after all replicas follow it. The others announce the first as soon as they learn of
@@ -60,8 +60,8 @@ const CHANNELS: [&str; 2] = ["+switch-master", "+failover-state-reconf-slaves"];
 
 /// The hints for a refused login, and for a server of another kind.
 const HINTS: [&str; 2] = [
-    "a password of the sentinels is `?sentinel_password=…` in the URL",
-    "is no sentinel; for a server the URL is `redis://HOST:PORT/`",
+    "the sentinels' password goes into the URL as `?sentinel_password=…`",
+    "is not a sentinel; the URL of a server is `redis://HOST:PORT/`",
 ];
 
 /// The sentinels that watch one master.
@@ -77,11 +77,11 @@ impl Sentinels {
     /// [`Error::Invalid`] if there are none, or the name is not valid for a master.
     pub(super) fn new(sentinels: Vec<Client>, master: &str) -> Result<Self> {
         if sentinels.is_empty() {
-            return Err(Error::invalid("sentinels", "there has to be at least one"));
+            return Err(Error::invalid("sentinels", "at least one is required"));
         }
         let is_usable = |sign: char| sign.is_ascii_alphanumeric() || ".-_".contains(sign);
         if master.is_empty() || !master.chars().all(is_usable) {
-            let reason = "it has to be letters, digits, `.`, `-` and `_`, as sentinels have it";
+            let reason = "it must consist of letters, digits, `.`, `-` and `_`";
             return Err(Error::invalid("master", reason));
         }
         Ok(Self {
@@ -108,7 +108,7 @@ impl MasterLocator for Sentinels {
             }
         }
         self.ask_unless_answered(deadline)?;
-        (self.known.lock().place()).ok_or_else(|| self.nobody_says("none"))
+        (self.known.lock().place()).ok_or_else(|| self.not_named("none answered"))
     }
 
     fn confirm(&self, epoch: u64) {
@@ -120,7 +120,7 @@ impl MasterLocator for Sentinels {
         self.known.lock().in_doubt = true;
     }
 
-    /// Asks the next sentinel. A silent one costs no more than a quarter of a second, once in five
+    /// Asks the next sentinel. A silent one costs at most a quarter of a second, once in five
     /// seconds. Before the first question there is nothing to check: it is asked when the first
     /// connection is opened.
     fn check(&self, unless_within: Duration) {
@@ -128,7 +128,7 @@ impl MasterLocator for Sentinels {
         if asked.is_none_or(|asked| asked.elapsed() < unless_within) {
             return;
         }
-        // If another thread asks, this one need not.
+        // If another thread is asking, this one need not.
         if let Some(asking) = self.asking.try_lock() {
             let next = asking.last + 1;
             let _ =
@@ -179,8 +179,8 @@ impl Sentinels {
     fn ask_unless_answered(&self, deadline: Deadline) -> Result<()> {
         let wanted = time::now();
         let asking = self.asking.try_lock_for(deadline.remaining());
-        let why = "another thread has asked them, and waits for an answer";
-        let asking = asking.ok_or_else(|| self.nobody_says(why))?;
+        let why = "another thread is still waiting for an answer";
+        let asking = asking.ok_or_else(|| self.not_named(why))?;
         if self.known.lock().answered.is_some_and(|at| at >= wanted) {
             return Ok(());
         }
@@ -192,8 +192,8 @@ impl Sentinels {
 
     /// Asks one sentinel after another, from this one on, each with the time limit `each`, until
     /// one names a master that can be believed. While the master is in doubt, asks until one names
-    /// another: the sentinel that leads a failover knows of it before the others. For the first
-    /// answer, asks until most of them have answered, since one of them may be partitioned.
+    /// another: the sentinel that leads a failover knows of it first. For the first answer, asks
+    /// until most sentinels have answered, since one of them may be partitioned.
     ///
     /// A sentinel that was silent lately is asked only if no other answers.
     fn ask_until_believed(
@@ -230,18 +230,17 @@ impl Sentinels {
             }
         }
         if is_known {
-            // The sentinels that could know better were asked. The next failure raises a doubt
-            // again.
+            // The sentinels that could know better were asked. The next failure casts doubt again.
             if in_doubt {
                 self.known.lock().in_doubt = false;
             }
             return Ok(());
         }
-        Err(why.unwrap_or_else(|| self.nobody_says("none answers")))
+        Err(why.unwrap_or_else(|| self.not_named("none answered")))
     }
 
-    /// Asks one sentinel and enters its answer. `true`: it names another master than was known, or
-    /// the first.
+    /// Asks one sentinel and enters its answer. `true`: it names a master other than the known one,
+    /// or the first.
     fn ask_and_enter(
         &self,
         asking: &mut SentinelConnections,
@@ -256,14 +255,14 @@ impl Sentinels {
                     known.note_age(for_how_long);
                 }
                 let believed = known.believe((which, self.count), said, time::now());
-                believed.map_err(|why| self.nobody_says(why))
+                believed.map_err(|why| self.not_named(why))
             }
             Err(error) => {
                 let address = asking.sentinels[which].client.get_connection_info().addr();
                 let wanted = self.wanted();
-                Err(reasons::asked_in_vain(
+                Err(reasons::no_useful_answer(
                     &wanted,
-                    address,
+                    &reasons::shown(address),
                     error,
                     HINTS,
                     knows_none_yet,
@@ -274,10 +273,10 @@ impl Sentinels {
 
     fn wanted(&self) -> String {
         let (count, master) = (self.count, &self.master);
-        format!("no sentinel of {count} says where the master `{master}` is")
+        format!("no sentinel of {count} has named the master `{master}`")
     }
 
-    fn nobody_says(&self, why: &str) -> Error {
+    fn not_named(&self, why: &str) -> Error {
         Error::Pool {
             reason: format!("{}: {why}", self.wanted()),
             source: None,
@@ -299,9 +298,9 @@ struct SentinelConnections {
 
 struct SentinelConnection {
     client: Client,
-    /// For the next question.
+    /// The connection for the next question.
     kept: Option<Connection>,
-    /// The moment at which it was silent.
+    /// The moment of its last time-out.
     silent: Option<Instant>,
 }
 
@@ -350,9 +349,9 @@ impl SentinelConnections {
         said
     }
 
-    /// The sentinel that may know of a failover: it has announced one, or the subscription is new,
-    /// and earlier announcements are not repeated. If there is no subscription, subscribes to the
-    /// sentinel that has answered last.
+    /// Returns the sentinel that may know of a failover: it has announced one, or the subscription
+    /// is new, since earlier announcements are not repeated. If there is no subscription,
+    /// subscribes to the sentinel that answered last.
     fn has_news(&mut self) -> Option<usize> {
         let Some((which, connection)) = &mut self.announcements else {
             let is_due = self
@@ -379,8 +378,8 @@ impl SentinelConnections {
         has_announced.then_some(which)
     }
 
-    /// This sentinel named the new master first, so the subscription to another is dropped: that
-    /// one may be partitioned.
+    /// Drops the subscription to another sentinel, which may be partitioned: this one named the new
+    /// master first.
     fn prefer(&mut self, which: usize) {
         if (self.announcements.as_ref()).is_some_and(|(subscribed, _)| *subscribed != which) {
             (self.announcements, self.tried) = (None, None);
@@ -424,10 +423,10 @@ impl SentinelConnection {
     }
 }
 
-/// Asks for the master, and for how long it has been one as far as the sentinel knows.
+/// Asks for the master, and for its age as far as the sentinel knows.
 ///
-/// Both questions go in one write, so that both answers are of one moment: during a failover the
-/// first names the new master as soon as the second counts it.
+/// Both questions go in one write, so that both answers describe the same moment: during a failover
+/// the first names the new master as soon as the second counts its age.
 fn question(
     connection: &mut Connection,
     master: &str,

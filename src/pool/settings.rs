@@ -69,18 +69,18 @@ impl PoolBuilder {
     /// Sets the greatest number of connections, 1 to 10,000. Default 10.
     ///
     /// A thread needs one while it calls functions on it. Each costs the server about 20 kB of
-    /// memory. With fewer connections than threads, threads wait for each other, for up to
+    /// memory. With fewer connections than threads, threads wait for each other, up to
     /// [`get_timeout`](Self::get_timeout).
     pub fn max_size(mut self, connections: u32) -> Self {
         self.max_size = connections;
         self
     }
 
-    /// Bounds [`Pool::get`]: waiting while all are lent, and connecting, together. 1 ms to 24 h,
-    /// default 2 s.
+    /// Bounds [`Pool::get`], including the wait while all connections are lent and the time to
+    /// connect. 1 ms to 24 h, default 2 s.
     ///
-    /// A long time-out hides that a pool is too small; a short one fails at a peak that would have
-    /// passed.
+    /// A long time-out hides a pool that is too small; a short one fails during a load peak that
+    /// would have passed.
     pub fn get_timeout(mut self, timeout: Duration) -> Self {
         self.get_timeout = timeout;
         self
@@ -99,33 +99,33 @@ impl PoolBuilder {
 
     /// Bounds a write, and the wait for a reply. 1 ms to 24 h, default 2 s.
     ///
-    /// A short time-out detects a silent server sooner, but takes a slow one for silent, and then
-    /// it is unknown whether the command was executed ([`Error::Unknown`]). A connection that was
-    /// lent for as long as this is closed when it comes back: if you borrow connections for longer,
-    /// they are opened more often.
+    /// A short time-out detects a silent server sooner, but mistakes a slow one for silent, and
+    /// then it is unknown whether the command was executed ([`Error::Unknown`]). A connection that
+    /// was lent for this long is closed when it comes back, so borrowing connections for longer
+    /// means opening them more often.
     pub fn io_timeout(mut self, timeout: Duration) -> Self {
         self.io_timeout = timeout;
         self
     }
 
-    /// Asks this function for the user and the password of each connection to a server, such as a
-    /// token that is valid for an hour. An empty user is the server's default user. Default: those
-    /// in the URL, or of the client.
+    /// Calls this function for the user and password of each new connection to a server, for
+    /// example for a token that is valid for an hour. An empty user is the server's default user.
+    /// Default: the login in the URL, or of the client.
     ///
-    /// It replaces the login in the URL for all connections to the servers, those of the locks'
-    /// own threads included. Sentinels keep theirs.
+    /// It replaces the login in the URL for all connections to the servers, including those of the
+    /// locks' own threads. Sentinels keep theirs.
     ///
-    /// Connections that are open stay as they are: no `AUTH` is sent on them. A server may close
-    /// them when their token ends. Then a lock that is held is renewed on a new connection, and one
-    /// that waits goes on waiting; a call that is under way, or the next one, may end with
-    /// [`Error::Unknown`]. If the server refuses a login, the function is asked once more, and
-    /// another login is tried at once. The same one again is the error, which ends a wait: let the
+    /// Open connections stay as they are: no `AUTH` is sent on them. A server may close them when
+    /// their token expires. Then a held lock is renewed on a new connection, and a wait for a lock
+    /// continues; a call in progress, or the next one, may fail with [`Error::Unknown`]. If the
+    /// server refuses a login, the function is called once more, and a different login is tried at
+    /// once. If it returns the same login, the refusal is the error, which ends a wait: let the
     /// server accept the new password before it refuses the old one.
     ///
-    /// **It runs on the threads that renew leases, and they wait for it**: return a token that is
-    /// at hand, and get the next one on a thread of your own. Its time is part of
-    /// [`connect_timeout`](Self::connect_timeout): if it takes longer, that attempt to connect has
-    /// failed. If it fails or panics, the error is [`Error::Pool`] with the text of its error, and
+    /// **It runs on the threads that renew leases, and they wait for it**: return a token that you
+    /// already have, and fetch the next one on a thread of your own. Its time is part of
+    /// [`connect_timeout`](Self::connect_timeout): if it takes longer, that attempt to connect
+    /// fails. If it fails or panics, the result is [`Error::Pool`] with the text of its error, and
     /// the next attempt calls it again. It must not use this pool.
     ///
     /// ```
@@ -143,12 +143,12 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets the CA that the servers' certificates are of, instead of the system's, and the
-    /// certificate and the key that servers want from a client; all in PEM. Sentinels are sent the
-    /// same. Requires the feature `tls-rustls`.
+    /// Sets the CA that issued the servers' certificates, in place of the system's, and the client
+    /// certificate and key that servers require; all in PEM. Sentinels get the same. Requires the
+    /// feature `tls-rustls`.
     ///
-    /// The URL has to begin with `rediss`: otherwise, and if they cannot be read, building the pool
-    /// is [`Error::Invalid`].
+    /// The URL must begin with `rediss`: otherwise, or if the PEM is not valid, building the pool
+    /// fails with [`Error::Invalid`].
     ///
     /// ```no_run
     /// use std::fs::read;
@@ -183,11 +183,11 @@ impl PoolBuilder {
         self.build_to(access, None)
     }
 
-    /// Builds the pool for a URL as [`Pool::connect`] takes it. Opens no connection and waits for
+    /// Builds the pool for a URL, as for [`Pool::connect`]. Opens no connection and waits for
     /// nothing.
     ///
     /// # Errors
-    /// As [`build`](Self::build), and if the URL cannot be read.
+    /// As for [`build`](Self::build), and if the URL is not valid.
     ///
     /// ```
     /// let watched = "redis+sentinel://10.0.0.1,10.0.0.2,10.0.0.3/mymaster";
@@ -217,12 +217,12 @@ impl PoolBuilder {
 
     /// Builds the pool for the server that these sentinels name as the master of this name.
     ///
-    /// For settings that a [URL](Pool::connect) has no place for. `server` has those of the
+    /// For settings that a [URL](Pool::connect) cannot express. `server` has the settings of the
     /// connections to the master: password, database, TLS. Its address is not used. Opens no
     /// connection and waits for nothing.
     ///
     /// # Errors
-    /// As [`build`](Self::build), and if there is no sentinel or the name is not valid for a
+    /// As for [`build`](Self::build), and if there is no sentinel or the name is not valid for a
     /// master.
     ///
     /// ```
@@ -250,7 +250,7 @@ impl PoolBuilder {
         if self.max_size == 0 || self.max_size > MAX_SIZE {
             return Err(Error::invalid(
                 "max_size",
-                "it has to be between 1 and 10,000",
+                "it must be between 1 and 10,000",
             ));
         }
         check_length("get_timeout", self.get_timeout)?;
@@ -296,10 +296,10 @@ impl PoolBuilder {
             .test_on_check_out(false)
             .connection_timeout(twice_the_retry_interval(self.get_timeout))
             .error_handler(Box::new(r2d2::NopErrorHandler));
-        // It starts threads, and panics if it cannot.
+        // This starts threads, and panics if it cannot.
         let connections = shielded(|| builder.build_unchecked(Manager(Arc::clone(&state))));
         let connections =
-            connections.ok_or_else(|| Error::thread(io::Error::other("those of the pool")))?;
+            connections.ok_or_else(|| Error::thread(io::Error::other("a thread of the pool")))?;
         Ok(Pool {
             inner: Arc::new(PoolInner {
                 connections,
@@ -310,8 +310,9 @@ impl PoolBuilder {
     }
 }
 
-/// After a failed attempt r2d2 pauses for longer and longer, up to half of this time-out. That
-/// would be too long for a server that is back; and while nobody waits, an attempt costs nothing.
+/// Returns twice the longest pause of r2d2 between failed attempts, which grows to half of this
+/// time-out. A longer pause would delay a server that is back, and while no call waits, an attempt
+/// costs nothing.
 fn twice_the_retry_interval(get_timeout: Duration) -> Duration {
     get_timeout.clamp(Duration::from_millis(20), Duration::from_millis(100))
 }

@@ -18,7 +18,7 @@ fn pool(url: &str) -> Pool {
     settings.connect(url).unwrap()
 }
 
-/// A server that answers slowly, so that a waiting call polls only now and then. Counts the
+/// A server that answers slowly, so that a waiting call polls only occasionally. Counts the
 /// connections.
 fn a_server_that_greets_slowly() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

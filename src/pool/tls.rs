@@ -20,15 +20,15 @@ pub(super) fn prepare_tls(server: &ConnectionAddr) {
     }
 }
 
-/// The client with these certificates instead of its own.
+/// Returns the client with these certificates instead of its own.
 pub(super) fn with_certificates(client: &Client, certificates: &TlsCertificates) -> Result<Client> {
     let settings = client.get_connection_info().clone();
     let check = |is_kept, reason| ensure(is_kept, ARGUMENT, reason);
     let is_tls = matches!(settings.addr(), ConnectionAddr::TcpTls { .. });
-    check(is_tls, "they take TLS: the URL has to begin with `rediss`")?;
+    check(is_tls, "they require TLS: the URL must begin with `rediss`")?;
     let ca = certificates.root_cert.as_ref();
     let is_ca = ca.is_none_or(|pem| certificates_in(pem).is_some());
-    check(is_ca, "the CA has to be certificates in PEM")?;
+    check(is_ca, "the CA must be certificates in PEM")?;
     let is_pair = certificates.client_tls.as_ref().is_none_or(is_pair);
     let reason = "those of the client have to be a certificate and its private key, both in PEM, \
                   the key without a password";
@@ -37,7 +37,7 @@ pub(super) fn with_certificates(client: &Client, certificates: &TlsCertificates)
         .map_err(|error| Error::invalid(ARGUMENT, error.to_string()))
 }
 
-/// `None`: there is none, or one cannot be read.
+/// Parses certificates. `None`: there are none, or one is not valid.
 fn certificates_in(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let all: Vec<_> = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()

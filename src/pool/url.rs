@@ -14,15 +14,7 @@ use crate::error::{Error, Result};
 const PORT: u16 = 6_379;
 const SENTINEL_PORT: u16 = 26_379;
 
-const FORMS: &str = "\
-    redis://[[user]:password@]host[:port][/database], \
-    redis+unix:///path, \
-    redis+sentinel://[[user]:password@]sentinel[:port][,sentinel[:port]…]/master[/database], the password that of the servers, or \
-    redis+cluster://[[user]:password@]node[:port][,node[:port]…]; \
-    with `rediss` for TLS, the password percent-encoded, and after `?` \
-    protocol, except for a cluster db, of a socket user and pass, of sentinels sentinel_user and sentinel_password";
-
-const UNENCODED: &str = "a `/`, `?`, `#` or `@` in a password has to be percent-encoded";
+const UNENCODED: &str = "percent-encode a `/`, `?`, `#` or `@` in the password";
 
 /// The target of the connections.
 pub(crate) enum Target {
@@ -64,10 +56,11 @@ struct Parts<'a> {
 
 impl Target {
     /// # Errors
-    /// [`Error::Invalid`] if the URL cannot be read. The error does not repeat the URL, which may
+    /// [`Error::Invalid`] if the URL is not valid. The error does not repeat the URL, which may
     /// hold a password.
     pub(crate) fn of(url: &str) -> Result<Self> {
-        // A form would read a space: a plus is a plus in the query too, as in the login before it.
+        // Keep a plus in the query, as in the login before it; form decoding would turn it into a
+        // space.
         let (before, query) = cut(url, '?');
         let url = format!("{before}{}", query.replace('+', "%2B"));
         let parts = Parts::of(&url)?;
@@ -75,7 +68,7 @@ impl Target {
             UrlKind::Server => Ok(Self::Server(parts.client(parts.hosts[0], parts.path)?)),
             UrlKind::Socket => {
                 let url = format!("redis+unix://{}{}", parts.path, parts.query);
-                Ok(Self::Server(checked(open(&url, PORT)?)?))
+                Ok(Self::Server(parts.kind.open(&url, PORT)?))
             }
             UrlKind::Sentinels => parts.watched(),
             #[cfg(feature = "cluster")]
@@ -86,22 +79,22 @@ impl Target {
             }
             #[cfg(not(feature = "cluster"))]
             UrlKind::Cluster => {
-                let reason = "this is a Redis Cluster, which this build is without: enable the feature `cluster` of leasehold";
+                let reason = "this build does not support Redis Cluster: enable the feature `cluster` of leasehold";
                 Err(Error::invalid("url", reason))
             }
         }
     }
 }
 
-/// The nodes in the URL of a cluster, each with the user and the password.
+/// Returns the nodes in the URL of a cluster, each with the user and the password.
 ///
 /// # Errors
-/// As [`Target::of`], and for any other URL.
+/// As for [`Target::of`], and for any other URL.
 #[cfg(feature = "cluster")]
 pub(crate) fn nodes_of(url: &str) -> Result<Vec<Client>> {
     match Target::of(url)? {
         Target::Nodes(nodes) => Ok(nodes),
-        _ => Err(unreadable("this is no URL of a cluster")),
+        _ => Err(UrlKind::Cluster.invalid("this is not the URL of a cluster")),
     }
 }
 
@@ -116,7 +109,11 @@ impl<'a> Parts<'a> {
                 (UrlKind::Sentinels, known)
             }
             "redis+cluster" | "rediss+cluster" => (UrlKind::Cluster, &["protocol"]),
-            _ => return Err(unreadable("it is no URL of Redis")),
+            _ => {
+                let reason = "it must begin with redis://, rediss://, redis+unix://, \
+                              redis+sentinel:// or redis+cluster://";
+                return Err(Error::invalid("url", reason));
+            }
         };
         let (before, query) = cut(rest, '?');
         let (authority, path) = cut(before, '/');
@@ -127,12 +124,12 @@ impl<'a> Parts<'a> {
         let why = if rest.contains('#') || !is_socket && path.contains('@') {
             UNENCODED
         } else if is_socket && !authority.is_empty() {
-            "the path of a socket has to begin with `/`"
+            "the path of a socket must begin with `/`"
         } else if is_one && hosts.len() > 1 {
-            "with several hosts it has to be redis+sentinel:// or redis+cluster://"
+            "several hosts require redis+sentinel:// or redis+cluster://"
         } else if !is_one && login.matches('@').count() > 1 {
             // Of hosts with a login each, all but the last would be taken for a password.
-            "the login stands once, before all hosts, and an `@` in it is percent-encoded"
+            "write the login once, before all hosts, and percent-encode an `@` in it"
         } else {
             return Ok(Self {
                 kind,
@@ -145,17 +142,17 @@ impl<'a> Parts<'a> {
                     path.trim_matches('/')
                 },
                 query,
-                parameters: read_parameters(query, known)?,
+                parameters: kind.read_parameters(query, known)?,
             });
         };
-        Err(unreadable(why))
+        Err(kind.invalid(why))
     }
 
     fn watched(&self) -> Result<Target> {
         let (master, database) = self.path.split_once('/').unwrap_or((self.path, ""));
         let is_number = master.bytes().all(|sign| sign.is_ascii_digit());
         if is_number && database.is_empty() {
-            return Err(unreadable("the master has no name"));
+            return Err(self.kind.invalid("the name of the master is missing"));
         }
         let sentinels = self.hosts.iter().map(|host| self.sentinel(host));
         Ok(Target::Watched {
@@ -167,7 +164,8 @@ impl<'a> Parts<'a> {
 
     fn sentinel(&self, host: &str) -> Result<Client> {
         let url = format!("{}://{host}/{}", self.scheme, self.query);
-        let settings = open(&url, SENTINEL_PORT)?.get_connection_info().clone();
+        let client = self.kind.parse(&url, SENTINEL_PORT)?;
+        let settings = client.get_connection_info().clone();
         let mut login = settings.redis_settings().clone();
         if let Some(user) = self.parameters.get("sentinel_user") {
             login = login.set_username(user);
@@ -175,7 +173,7 @@ impl<'a> Parts<'a> {
         if let Some(password) = self.parameters.get("sentinel_password") {
             login = login.set_password(password);
         }
-        checked(client_by(settings.set_redis_settings(login))?)
+        (self.kind).checked(client_by(settings.set_redis_settings(login))?)
     }
 
     /// The client for one host, with the login, the protocol and this database or that of `?db=`.
@@ -183,72 +181,92 @@ impl<'a> Parts<'a> {
         let (scheme, login, query) = (self.scheme, self.login, self.query);
         let database = match self.parameters.get("db") {
             Some(_) if !database.is_empty() => {
-                return Err(unreadable("the database is there twice"));
+                return Err(self.kind.invalid("the database is given twice"));
             }
             // redis-rs ignores it.
             Some(db) if !db.is_empty() && db.bytes().all(|sign| sign.is_ascii_digit()) => db,
-            Some(_) => return Err(unreadable("`db` is no database number")),
+            Some(_) => return Err(self.kind.invalid("`db` is not a database number")),
             None => database,
         };
         let url = format!("{scheme}://{login}{host}/{database}{query}");
-        checked(open(&url, PORT)?)
+        self.kind.open(&url, PORT)
     }
 }
 
-fn read_parameters(query: &str, known: &[&str]) -> Result<BTreeMap<String, String>> {
-    let url = redis::parse_redis_url(&format!("redis://host/{query}"));
-    let url = url.ok_or_else(|| unreadable("what follows `?` cannot be read"))?;
-    let mut parameters = BTreeMap::new();
-    for (name, value) in url.query_pairs() {
-        // The error omits an unknown name: it may be the rest of a password.
-        if !known.contains(&&*name) {
-            return Err(unreadable("a parameter has no meaning"));
+impl UrlKind {
+    /// Returns the client for the URL of one host, with this port unless the URL has another.
+    fn open(self, url: &str, port: u16) -> Result<Client> {
+        self.checked(self.parse(url, port)?)
+    }
+
+    fn parse(self, url: &str, port: u16) -> Result<Client> {
+        if url.starts_with("rediss:") && !cfg!(feature = "tls-rustls") {
+            let reason =
+                "this build does not support TLS: enable the feature `tls-rustls` of leasehold";
+            return Err(Error::invalid("url", reason));
         }
-        let earlier = parameters.insert(name.into_owned(), value.into_owned());
-        if earlier.is_some() {
-            return Err(unreadable("a parameter is there twice"));
+        let url = redis::parse_redis_url(url);
+        let mut url = url.ok_or_else(|| self.invalid("a host or port is not valid"))?;
+        if url.port().is_none() {
+            let _ = url.set_port(Some(port));
         }
+        // Behind these signs redis-rs repeats a part of the URL, and the kind of its error.
+        let is_end = |sign| ":-".contains(sign);
+        let before = |text: &str| {
+            text.split(is_end)
+                .next()
+                .unwrap_or_default()
+                .trim()
+                .to_owned()
+        };
+        Client::open(url).map_err(|error| self.invalid(&before(&error.to_string())))
     }
-    Ok(parameters)
-}
 
-/// The client for the URL of one host, with this port unless the URL has another.
-fn open(url: &str, port: u16) -> Result<Client> {
-    if url.starts_with("rediss:") && !cfg!(feature = "tls-rustls") {
-        let reason = "`rediss` takes TLS, which this build is without: enable the feature `tls-rustls` of leasehold";
-        return Err(Error::invalid("url", reason));
+    /// Refuses a user without a password: redis-rs would send neither, and the server would log us
+    /// in as a user other than intended.
+    fn checked(self, client: Client) -> Result<Client> {
+        let login = client.get_connection_info().redis_settings();
+        if login.username().is_some() && login.password().unwrap_or_default().is_empty() {
+            let why = "a user without a password; write a password alone as redis://:PASSWORD@host";
+            return Err(self.invalid(why));
+        }
+        Ok(client)
     }
-    let mut url = redis::parse_redis_url(url).ok_or_else(|| unreadable("it did not parse"))?;
-    if url.port().is_none() {
-        let _ = url.set_port(Some(port));
-    }
-    // Behind these signs redis-rs repeats a part of the URL, and the kind of its error.
-    let is_end = |sign| ":-".contains(sign);
-    let before = |text: &str| {
-        text.split(is_end)
-            .next()
-            .unwrap_or_default()
-            .trim()
-            .to_owned()
-    };
-    Client::open(url).map_err(|error| unreadable(&before(&error.to_string())))
-}
 
-/// Refuses a user without a password: redis-rs would send neither, and the server would log us in
-/// as another user than intended.
-fn checked(client: Client) -> Result<Client> {
-    let login = client.get_connection_info().redis_settings();
-    if login.username().is_some() && login.password().unwrap_or_default().is_empty() {
-        let why =
-            "it has a user and no password: a password alone is written redis://:PASSWORD@host";
-        return Err(unreadable(why));
+    fn read_parameters(self, query: &str, known: &[&str]) -> Result<BTreeMap<String, String>> {
+        let url = redis::parse_redis_url(&format!("redis://host/{query}"));
+        let url = url.ok_or_else(|| self.invalid("the part after `?` is not valid"))?;
+        let mut parameters = BTreeMap::new();
+        for (name, value) in url.query_pairs() {
+            // The error omits an unknown name: it may be the rest of a password.
+            if !known.contains(&&*name) {
+                if query.contains('@') {
+                    return Err(self.invalid(UNENCODED));
+                }
+                let known = known.join(", ");
+                let reason = format!("unknown parameter after `?`; known: {known}");
+                return Err(Error::invalid("url", reason));
+            }
+            let earlier = parameters.insert(name.into_owned(), value.into_owned());
+            if earlier.is_some() {
+                return Err(self.invalid("a parameter is given twice"));
+            }
+        }
+        Ok(parameters)
     }
-    Ok(client)
-}
 
-/// The error for a URL that cannot be read, with the valid forms.
-fn unreadable(what: &str) -> Error {
-    Error::invalid("url", format!("{what} (it has to be {FORMS})"))
+    /// Returns the error for a URL that is not valid, with the form that fits its scheme.
+    fn invalid(self, what: &str) -> Error {
+        let form = match self {
+            Self::Server => "redis://[[user]:password@]host[:port][/database]",
+            Self::Socket => "redis+unix:///path",
+            Self::Sentinels => {
+                "redis+sentinel://[[user]:password@]sentinel[:port][,…]/master[/database]"
+            }
+            Self::Cluster => "redis+cluster://[[user]:password@]node[:port][,…]",
+        };
+        Error::invalid("url", format!("{what} (expected {form})"))
+    }
 }
 
 /// Splits a text before the sign.
@@ -259,6 +277,7 @@ fn cut(text: &str, sign: char) -> (&str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::reasons::shown;
 
     fn server(url: &str) -> Client {
         match Target::of(url) {
@@ -278,7 +297,7 @@ mod tests {
     }
 
     fn addresses(clients: &[Client]) -> Vec<String> {
-        let address = |client: &Client| client.get_connection_info().addr().to_string();
+        let address = |client: &Client| shown(client.get_connection_info().addr());
         clients.iter().map(address).collect()
     }
 
@@ -327,7 +346,7 @@ mod tests {
     fn a_url_names_sentinels_and_their_master() {
         let url = "redis+sentinel://me:p%40ss@a:1,b,[::1],[::2]:4/my.master-1_x/3?protocol=resp3";
         let (all, master) = sentinels(url);
-        let expected = ["a:1", "b:26379", "::1:26379", "::2:4"];
+        let expected = ["a:1", "b:26379", "[::1]:26379", "[::2]:4"];
         assert_eq!(addresses(&all), expected);
         assert_eq!(master, "my.master-1_x");
         assert!(
@@ -364,36 +383,33 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_and_no_password_is_repeated() {
         for (url, why) in [
-            ("redis+sentinel://:secret@a,b", "master has no name"),
-            ("redis+sentinel://:secret@a,b/", "master has no name"),
-            ("redis+sentinel://:secret@a,b/0", "master has no name"),
-            ("redis+sentinel://:secret@a/?db=1", "master has no name"),
-            (
-                "redis+sentinel://:secret@a,:secret@b/m",
-                "login stands once",
-            ),
-            ("redis+sentinel://:secret@m@a/0", "login stands once"),
+            ("redis+sentinel://:secret@a,b", "name of the master"),
+            ("redis+sentinel://:secret@a,b/", "name of the master"),
+            ("redis+sentinel://:secret@a,b/0", "name of the master"),
+            ("redis+sentinel://:secret@a/?db=1", "name of the master"),
+            ("redis+sentinel://:secret@a,:secret@b/m", "login once"),
+            ("redis+sentinel://:secret@m@a/0", "login once"),
             ("redis+sentinel://:secret@a,,b/m", "Missing hostname"),
             ("redis+sentinel://:secret@/m", "Missing hostname"),
-            ("redis+sentinel://:secret@a:x/m", "did not parse"),
+            ("redis+sentinel://:secret@a:x/m", "host or port"),
             ("redis+sentinel://:secret@a/m/x", "database"),
-            ("redis+sentinel://:secret@a/m/1?db=1", "database is there"),
+            ("redis+sentinel://:secret@a/m/1?db=1", "given twice"),
             ("redis+sentinel://:secret@a/3#m", "`#`"),
             ("redis+sentinel://a/m?sentinel_user=me", "redis://:PASSWORD"),
             ("redis-sentinel://:secret@a/m", "redis+sentinel://"),
-            ("redis+sentinel://:secret@a/3?master=m", "no meaning"),
+            ("redis+sentinel://:secret@a/3?master=m", "unknown parameter"),
             ("redis://:secret@a/x", "database number"),
-            ("redis://:secret@a/1?db=1", "database is there twice"),
+            ("redis://:secret@a/1?db=1", "database is given twice"),
             ("redis://:secret@a/?db=sec", "database number"),
             ("redis://:secret@a/?db=", "database number"),
             ("redis://:secret@a/?db=1?protocol=resp3", "database number"),
             ("unix:///path?user=me", "redis://:PASSWORD@host"),
-            ("redis://:secret@a/?timeout=3", "after `?` protocol"),
-            ("redis://:secret@a/?sentinel_user=me", "no meaning"),
-            ("redis://a/?secret", "no meaning"),
-            ("redis://a/?protocol=resp3&secret", "no meaning"),
-            ("redis://me:12?secret=1@a", "percent-encoded"),
-            ("redis://me:12#secret@a", "percent-encoded"),
+            ("redis://:secret@a/?timeout=3", "known: db, protocol"),
+            ("redis://:secret@a/?sentinel_user=me", "unknown parameter"),
+            ("redis://a/?secret", "unknown parameter"),
+            ("redis://a/?protocol=resp3&secret", "unknown parameter"),
+            ("redis://me:12?secret=1@a", "percent-encode a"),
+            ("redis://me:12#secret@a", "percent-encode a"),
             ("redis://me:12?protocol=secret@a", "protocol version"),
             ("unix:///path?db=1&db=2", "twice"),
             ("redis://:secret@a/?protocol=resp2&protocol=resp3", "twice"),
@@ -416,8 +432,9 @@ mod tests {
             unreachable!("{url}: {error}");
         };
         assert_eq!(*argument, "url");
-        let tells_no_secret = !reason.replace(FORMS, "").contains("sec");
+        let tells_no_secret = !reason.contains("sec");
         assert!(reason.contains(why) && tells_no_secret, "{url}: {reason}");
+        assert!(reason.chars().count() <= 160, "{url}: {reason}");
         assert!(!reason.contains("InvalidClientConfig"), "{url}: {reason}");
     }
 
@@ -425,20 +442,20 @@ mod tests {
     #[test]
     fn a_url_of_a_cluster_names_nodes_and_how_to_log_in_there() {
         let nodes = nodes_of("redis+cluster://me:p%40ss@a:1,b,[::1]/?protocol=resp3").unwrap();
-        assert_eq!(addresses(&nodes), ["a:1", "b:6379", "::1:6379"]);
+        assert_eq!(addresses(&nodes), ["a:1", "b:6379", "[::1]:6379"]);
         for node in &nodes {
             assert_eq!(login(node), (Some("me"), Some("p@ss"), 0));
             assert!(is_resp3(node));
         }
         for (url, why) in [
-            ("redis+cluster://:secret@a,,b", "did not parse"),
-            ("redis+cluster://:secret@", "did not parse"),
+            ("redis+cluster://:secret@a,,b", "host or port"),
+            ("redis+cluster://:secret@", "host or port"),
             ("redis+cluster://:secret@a/x", "database"),
-            ("redis+cluster://:secret@a?db=0", "no meaning"),
-            ("redis+cluster://:secret@a:x", "did not parse"),
-            ("redis+cluster://:secret@a,:secret@b", "login stands once"),
-            ("redis://:secret@a", "no URL of a cluster"),
-            ("x+cluster://:secret@a", "no URL of Redis"),
+            ("redis+cluster://:secret@a?db=0", "unknown parameter"),
+            ("redis+cluster://:secret@a:x", "host or port"),
+            ("redis+cluster://:secret@a,:secret@b", "login once"),
+            ("redis://:secret@a", "not the URL of a cluster"),
+            ("x+cluster://:secret@a", "must begin with"),
         ] {
             assert_says(&nodes_of(url).unwrap_err(), why, url);
         }

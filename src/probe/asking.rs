@@ -1,4 +1,4 @@
-//! The connections on which a server is asked, and the words of its refusals.
+//! The connections to the probed server, and the texts of its refusals.
 
 use redis::{Cmd, Connection, FromRedisValue, RedisError, RedisResult};
 
@@ -8,13 +8,13 @@ use crate::{
     time::Deadline,
 };
 
-/// A server, and the connection that most questions take.
+/// A server, and the connection for most questions.
 pub(super) struct Asking<'a> {
     pub(super) connector: &'a Connector,
     pub(super) deadline: Deadline,
-    /// `None` after an error of the connection: a late reply could be taken for another one's.
+    /// `None` after an error of the connection: a late reply could be mistaken for another one.
     connection: Option<Connection>,
-    /// It has broken, and no other could be opened: nothing more is asked.
+    /// The connection has broken, and no other could be opened: nothing more is asked.
     pub(super) is_gone: bool,
 }
 
@@ -59,7 +59,7 @@ impl<'a> Asking<'a> {
         connection.set_write_timeout(Some(limit))
     }
 
-    /// One time-out, or the rest of the time.
+    /// Returns a deadline of one time-out, or the rest of the time.
     pub(super) fn patience(&self) -> Deadline {
         let limit = self.connector.limits().answer;
         Deadline::after(self.deadline.remaining_up_to(limit))
@@ -87,7 +87,8 @@ impl<'a> Asking<'a> {
     }
 }
 
-/// The server's words, without the arguments, the user and the script that it repeats.
+/// Returns the text of the server's error, without the arguments, the user and the script that it
+/// repeats.
 pub(super) fn words(error: &RedisError) -> String {
     if error.is_timeout() {
         return "no answer in time".to_owned();
@@ -99,7 +100,7 @@ pub(super) fn words(error: &RedisError) -> String {
     };
     let detail = detail.split(", with args").next().unwrap_or_default();
     let detail = detail.split(" script: ").next().unwrap_or_default();
-    // Before Redis 7 a script's error has the server's words at the end.
+    // Before Redis 7, a script's error has the server's text at the end.
     if let Some((_, end)) = detail.rsplit_once("@user_script: ") {
         let words = end.split_once(": ").map_or(end, |(_, words)| words);
         return format!("refused: {}", words.trim_start_matches('-'));
@@ -115,7 +116,7 @@ pub(super) fn words(error: &RedisError) -> String {
     format!("refused: {code}{detail}")
 }
 
-/// The server's words, or the reason why there is no connection.
+/// Returns the text of the server's error, or the reason why there is no connection.
 pub(super) fn reason(error: &Error) -> String {
     match error {
         Error::Redis { source, .. } | Error::Unknown { source, .. } => words(source),
@@ -124,7 +125,7 @@ pub(super) fn reason(error: &Error) -> String {
     }
 }
 
-/// True if the server refuses now what it may accept later, such as while it is loading.
+/// Returns true if the server refuses only for now, such as while it is loading.
 pub(super) fn is_of_now(error: &Error) -> bool {
     match error {
         Error::Redis { source, .. } | Error::Unknown { source, .. } => may_pass(source),

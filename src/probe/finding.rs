@@ -1,16 +1,16 @@
-//! One answer of a probe, and its weight.
+//! One finding of a probe, and its severity.
 
 use std::fmt;
 
-/// The weight of a [`Finding`].
+/// The severity of a [`Finding`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Severity {
-    /// As it should be.
+    /// No problem was found.
     Good,
-    /// The server does not tell, or was not asked any more.
+    /// Unknown: the server does not report it, or was not asked.
     NotTold,
-    /// Locks work. A promise is weaker, or a part of the library does not work.
+    /// Locks work, but a promise is weaker, or a part of the library does not work.
     Limits,
     /// Locks of [`Locks::lock`](crate::Locks::lock) do not work.
     Fails,
@@ -20,24 +20,24 @@ impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Good => "good",
-            Self::NotTold => "not told",
+            Self::NotTold => "unknown",
             Self::Limits => "limits",
             Self::Fails => "fails",
         })
     }
 }
 
-/// One answer of a [`Probe`](crate::Probe).
+/// One finding of a [`Probe`](crate::Probe).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What was asked: a topic of the table at [`Probe`](crate::Probe).
+    /// The topic, from the table at [`Probe`](crate::Probe).
     pub topic: &'static str,
-    /// How much it matters.
+    /// The severity.
     pub severity: Severity,
-    /// What was found, without control characters.
+    /// The result, without control characters.
     pub found: String,
-    /// What that means for locks: one sentence.
+    /// The consequence for locks, in one sentence.
     pub consequence: String,
 }
 
@@ -51,7 +51,7 @@ impl Finding {
         Self {
             topic,
             severity,
-            // A server's words may not control a terminal.
+            // A server's text must not control a terminal.
             found: found.as_ref().replace(char::is_control, "\u{fffd}"),
             consequence: consequence.into(),
         }

@@ -1,8 +1,9 @@
-//! The probe: what a server offers, and what that means for locks. Called by `Locks::probe`.
+//! Probes a server: the features it offers, and the consequences for locks. Called by
+//! `Locks::probe`.
 //!
-//! [`questions`] asks one server, on connections of [`asking`], for its settings, which [`told`]
-//! reads, its clock ([`times`]), the commands of [`needs`] and all else. [`shards`] asks the other
-//! masters of a cluster.
+//! [`questions`] asks one server, on connections of [`asking`]: for its settings, which [`told`]
+//! reads, for its clock ([`times`]), for the commands in [`needs`], and for all else. [`shards`]
+//! asks the other masters of a cluster.
 
 mod asking;
 mod finding;
@@ -21,69 +22,69 @@ use crate::{error::Result, name::LockName, pool::Connector, time::Deadline};
 pub use finding::{Finding, Severity};
 use questions::Questions;
 
-/// All questions together take at most this long, and one attempt to connect.
+/// The longest time of all questions together, apart from one attempt to connect.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// What a server offers, and what that means for locks: by
-/// [`Locks::probe`](crate::Locks::probe).
+/// The result of [`Locks::probe`](crate::Locks::probe): the features of a server, and the
+/// consequences for locks.
 ///
-/// Each topic is there at most once, in this order. `{probe}` prints them as a table.
+/// Each topic appears at most once, in this order. `{probe}` prints a table.
 ///
-/// | topic | asked |
+/// | topic | content |
 /// |---|---|
 /// | `server` | the product, its version, its address |
-/// | `topology` | one server, the master that sentinels name, or a cluster |
-/// | `sentinels` | of those in the URL, how many answer, and name this master |
-/// | `shards` | of a cluster's masters, how many execute a script |
+/// | `topology` | one server, a master named by sentinels, or a cluster |
+/// | `sentinels` | the sentinels in the URL that answer, and those that name this master |
+/// | `shards` | the masters of a cluster that execute a script |
 /// | `scripts` | `EVALSHA` and `EVAL` |
 /// | `time` | writes after `TIME` in a script, for fencing tokens |
-/// | `wake-ups` | notifications by `CLIENT TRACKING … REDIRECT`, with a message that comes |
+/// | `wake-ups` | notifications by `CLIENT TRACKING … REDIRECT`, and whether a message arrives |
 /// | `resp3` | `CLIENT TRACKING` by RESP3 |
 /// | `replicas` | `WAIT` after a write |
 /// | `memory` | the eviction policy |
 /// | `persistence` | append-only file and snapshots |
-/// | `clock` | the server's clock less this machine's |
-/// | `round trip` | the median of five |
-/// | `keys` | the keys of a lock, by the access list |
+/// | `clock` | the server's clock minus this machine's |
+/// | `round trip` | the median of five round trips |
+/// | `keys` | the keys of a lock that the access list allows |
 /// | `commands` | the commands of locks that an access list or the server refuses |
 ///
-/// It has no password, no user and no rule of an access list.
+/// Contains no password, no user name and no access list rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     findings: Vec<Finding>,
 }
 
 impl Probe {
-    /// All findings, in the order of the table.
+    /// Returns all findings, in the order of the table.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// The finding of this topic, if it was asked.
+    /// Returns the finding for this topic, if it was probed.
     #[must_use]
     pub fn finding(&self, topic: &str) -> Option<&Finding> {
         self.findings.iter().find(|it| it.topic == topic)
     }
 
-    /// True unless a finding [`Fails`](Severity::Fails).
+    /// Returns true unless a finding [`Fails`](Severity::Fails).
     #[must_use]
     pub fn locks_work(&self) -> bool {
         let fails = |it: &Finding| it.severity == Severity::Fails;
         !self.findings.iter().any(fails)
     }
 
-    /// Of a stand-in for tests.
+    /// Returns the result for a stand-in for tests.
     pub(crate) fn of_stand_in() -> Self {
         let found = "a stand-in for tests";
-        let consequence = "All locks work, in this process alone.";
+        let consequence = "All locks work, but only in this process.";
         let finding = Finding::new("server", Severity::Good, found, consequence);
         Self {
             findings: vec![finding],
         }
     }
 
-    /// Asks the server that this leads to, by the keys of a lock that nobody else has.
+    /// Probes the server of this connector, with the keys of a lock that no one else uses.
     pub(crate) fn of_server(connector: &Connector, lock: &LockName) -> Result<Self> {
         let mut asked = Questions::begin(connector, lock, Deadline::after(LONGEST))?;
         let mut findings = vec![asked.server(), asked.topology()];
@@ -92,7 +93,7 @@ impl Probe {
         Ok(Self { findings })
     }
 
-    /// Asks the master of the lock's shard, and the other masters for one script each.
+    /// Probes the master of the lock's shard, and runs one script on each of the other masters.
     #[cfg(feature = "cluster")]
     pub(crate) fn of_cluster(nodes: &Nodes, lock: &LockName) -> Result<Self> {
         let deadline = Deadline::after(LONGEST);

@@ -1,15 +1,15 @@
 //! The commands that locks need, each in a form that changes nothing.
 //!
-//! A server compares the number of words with the command first, then the access list, and then
-//! executes. So each form has enough words, and leaves a key alone that is not there.
+//! A server first compares the number of arguments with the command, then checks the access list,
+//! and then executes. So each form has enough arguments, and does not touch a key that does not
+//! exist.
 
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 
 use super::finding::{Finding, Severity};
 use crate::pool::is_unknown_command;
 
-/// The commands, each with further words behind the key. The key is left out where they begin with
-/// `-`.
+/// The commands, each with the arguments after the key. The key is omitted if they begin with `-`.
 const FORMS: [(&str, &str); 32] = [
     ("eval", "- return(1) 0"),
     ("evalsha", "- 0000000000000000000000000000000000000000 0"),
@@ -21,7 +21,7 @@ const FORMS: [(&str, &str); 32] = [
     ("del", ""),
     ("pexpire", "1"),
     ("pexpireat", "1"),
-    // No lifetime is 0.
+    // A lifetime of 0 is refused.
     ("set", "a PX 0"),
     ("hget", "a"),
     ("hmget", "a"),
@@ -41,17 +41,17 @@ const FORMS: [(&str, &str); 32] = [
     ("zremrangebyscore", "0 0"),
     ("watch", ""),
     ("unwatch", "-"),
-    // There is no transaction.
+    // No transaction is open.
     ("exec", "-"),
     ("ping", "-"),
     ("info", "- server"),
     ("wait", "- 0 1"),
-    // The last, since nothing ends it but the end of the connection.
+    // This comes last, since only closing the connection ends it.
     ("multi", "-"),
 ];
 
-/// What does not work without some of these commands. The first is the lock by which
-/// [`Probe::locks_work`](super::Probe::locks_work) judges.
+/// The features that do not work without some of these commands.
+/// [`Probe::locks_work`](super::Probe::locks_work) judges by the first.
 pub(super) const NEEDS: [(&str, &str); 8] = [
     (
         "lock",
@@ -85,7 +85,7 @@ pub(super) const NEEDS: [(&str, &str); 8] = [
 /// The number of commands.
 pub(super) const COUNT: usize = FORMS.len();
 
-/// All commands, in one pipeline. The connection is left in a `MULTI`.
+/// Returns all commands, in one pipeline. It leaves the connection in a `MULTI`.
 pub(super) fn all(key: &str) -> Pipeline {
     let mut all = Pipeline::new();
     for (name, words) in FORMS {
@@ -104,7 +104,7 @@ pub(super) fn all(key: &str) -> Pipeline {
     all
 }
 
-/// Judges the answers to [`all`].
+/// Judges the replies to [`all`].
 pub(super) fn judge(answers: &[RedisResult<Value>]) -> Finding {
     let finding = |severity, found: &str, consequence: &str| {
         Finding::new("commands", severity, found, consequence)
@@ -116,7 +116,7 @@ pub(super) fn judge(answers: &[RedisResult<Value>]) -> Finding {
         .map(|((name, _), _)| *name)
         .collect();
     if missing.is_empty() {
-        return finding(Severity::Good, "none is missing", "All kinds of lock work.");
+        return finding(Severity::Good, "none missing", "All kinds of locks work.");
     }
     let without = |(what, commands): &(&str, &str)| {
         let gaps = commands.split_whitespace();
@@ -135,8 +135,8 @@ pub(super) fn judge(answers: &[RedisResult<Value>]) -> Finding {
     )
 }
 
-/// True if the server does not know the command, or the access list forbids it whatever the key. A
-/// key is refused in other words, and `EXEC` by another code.
+/// Returns true if the server does not know the command, or the access list forbids it for any key.
+/// A refused key has another text, and `EXEC` another code.
 fn is_refused(error: &RedisError) -> bool {
     let is_of_command = (error.detail()).is_some_and(|words| words.contains("to run the"));
     let is_forbidden = matches!(error.code(), Some("NOPERM" | "EXECABORT")) && is_of_command;

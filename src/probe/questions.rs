@@ -24,14 +24,14 @@ scripts! {
     WRITES_AFTER_TIME = "after_time.lua";
 }
 
-/// The lifetime of the key, in milliseconds, if it cannot be deleted.
+/// The lifetime of the key in milliseconds, in case it cannot be deleted.
 const LIFETIME: u64 = 5_000;
 /// The longest wait for replicas, in milliseconds.
 const REPLICAS_WAIT: u64 = 500;
 const SAMPLES: usize = 5;
-const ASK_AGAIN: &str = "Ask again when a master takes writes.";
+const ASK_AGAIN: &str = "Probe again when the master accepts writes.";
 
-/// A server while it is asked.
+/// A server that is being probed.
 pub(super) struct Questions<'a> {
     asking: Asking<'a>,
     lock: &'a LockName,
@@ -76,26 +76,26 @@ impl<'a> Questions<'a> {
         self.told.server(&address)
     }
 
-    /// Of one server, or of the master that sentinels name.
+    /// Reports the single server, or the master that sentinels name.
     pub(super) fn topology(&self) -> Finding {
         let finding = |severity, found: &str, consequence: &str| {
             Finding::new("topology", severity, found, consequence)
         };
         if self.told.is_of_a_cluster() {
             let consequence =
-                "Locks in slots of other nodes fail: the URL has to begin with redis+cluster://.";
+                "Locks in slots of other nodes fail: the URL must begin with redis+cluster://.";
             return finding(Severity::Fails, "one node of a cluster", consequence);
         }
         if let Some(role) = self.told.role().filter(|role| role != "master") {
             let found = if role == "slave" { "a replica" } else { &role };
-            let consequence = "Only a master can lock: the URL has to lead to the master.";
+            let consequence = "Only a master can lock: the URL must lead to the master.";
             return finding(Severity::Fails, found, consequence);
         }
         let server = self.asking.connector.server();
         if self.asking.connector.has_locator() {
             let found = format!("{server}, by sentinels");
             let consequence = "A failover is followed. It may lose a lock, or grant it twice for a \
-                               moment: a wait for replicas, and fencing tokens, help.";
+                               moment: a wait for replicas and fencing tokens help.";
             return finding(Severity::Good, &found, consequence);
         }
         let consequence = "A failover is not followed: a lock is as safe as this server's data.";
@@ -109,10 +109,10 @@ impl<'a> Questions<'a> {
             survey.answered, survey.asked, survey.agreed
         );
         let (severity, consequence) = if survey.asked == 1 {
-            let consequence = "Without this one no connection is opened: name more in the URL.";
+            let consequence = "If it fails, no connection can be opened: add others to the URL.";
             (Severity::Limits, consequence)
         } else if survey.agreed < survey.asked {
-            let consequence = "The others cannot name the next master after a failover: mend them.";
+            let consequence = "The others cannot name the next master after a failover: fix them.";
             (Severity::Limits, consequence)
         } else {
             (Severity::Good, "Any of them can name the next master.")
@@ -120,7 +120,7 @@ impl<'a> Questions<'a> {
         Some(Finding::new("sentinels", severity, found, consequence))
     }
 
-    /// All questions but those of the topology.
+    /// Asks all questions except those about the topology.
     pub(super) fn the_rest(&mut self) -> Vec<Finding> {
         let (scripts, time) = self.scripts();
         let wake_ups = self.wake_ups();
@@ -152,12 +152,12 @@ impl<'a> Questions<'a> {
         let mut plain = redis::cmd("EVAL");
         plain.arg("return 1").arg(1).arg(self.lock.key());
         if let Err(error) = self.asking.ask::<i64>(&plain) {
-            let not_asked = time(Severity::NotTold, "not asked", "It takes a script.");
+            let not_asked = time(Severity::NotTold, "not asked", "It requires a script.");
             let refused = if is_of_key(&error) {
-                let consequence = "The access list has to allow the key: see `keys`.";
+                let consequence = "The access list must allow the key: see `keys`.";
                 scripts(Severity::NotTold, &words(&error), consequence)
             } else {
-                let consequence = "Every lock takes a script: none works.";
+                let consequence = "Every lock requires a script: none works.";
                 scripts(Severity::Fails, &words(&error), consequence)
             };
             return (refused, not_asked);
@@ -177,10 +177,10 @@ impl<'a> Questions<'a> {
         match answer {
             Ok(_) => {
                 let consequence = "Fencing tokens grow with the server's clock.";
-                (good, time(Severity::Good, "writes may follow", consequence))
+                (good, time(Severity::Good, "writes allowed", consequence))
             }
             Err(error) if is_unknown_command(&error) => {
-                let not_asked = time(Severity::NotTold, "not asked", "It takes a script.");
+                let not_asked = time(Severity::NotTold, "not asked", "It requires a script.");
                 let consequence = "Every lock sends scripts by their hash: none works.";
                 (
                     scripts(Severity::Fails, &words(&error), consequence),
@@ -188,7 +188,7 @@ impl<'a> Questions<'a> {
                 )
             }
             Err(error) if error.code() == Some("NOPERM") => {
-                let consequence = "The access list has to allow it: see `commands`.";
+                let consequence = "The access list must allow it: see `commands`.";
                 (good, time(Severity::NotTold, &words(&error), consequence))
             }
             Err(error) => {
@@ -206,15 +206,15 @@ impl<'a> Questions<'a> {
         let finding = |severity, found: &str, consequence: &str| {
             Finding::new("wake-ups", severity, found, consequence)
         };
-        let polls = "Who waits asks every 1 to 10 ms, and a loss is noticed at the next renewal.";
+        let polls = "Waiters poll every 1 to 10 ms, and a loss is noticed at the next renewal.";
         match self.is_notified() {
             Ok(Some(true)) => {
-                let consequence = "Who waits is woken by the release, and a loss is told at once.";
-                finding(Severity::Good, "a message has come", consequence)
+                let consequence = "A release wakes waiters, and a loss is noticed at once.";
+                finding(Severity::Good, "a message arrived", consequence)
             }
-            Ok(Some(false)) => finding(Severity::Limits, "accepted, but no message comes", polls),
+            Ok(Some(false)) => finding(Severity::Limits, "accepted, but no message arrived", polls),
             Ok(None) => {
-                let consequence = "Who waits is woken by the release, if messages come.";
+                let consequence = "A release wakes waiters if messages arrive.";
                 finding(Severity::NotTold, "accepted, not tried", consequence)
             }
             Err(error) if is_of_now(&error) => {
@@ -224,8 +224,8 @@ impl<'a> Questions<'a> {
         }
     }
 
-    /// Reads the key while another connection listens, and writes it on a third one. `None`: it may
-    /// not be written.
+    /// Reads the key while another connection listens, and writes it on a third one. `None`: the
+    /// key may not be written.
     fn is_notified(&mut self) -> Result<Option<bool>> {
         let mut ear = self.asking.open(Connector::open_to_listen)?;
         let mut id = redis::cmd("CLIENT");
@@ -254,7 +254,7 @@ impl<'a> Questions<'a> {
         Ok(Some(has_come))
     }
 
-    /// Writes the key, which ends by itself.
+    /// Writes the key, with a short lifetime.
     fn write(&self, connection: &mut Connection) -> RedisResult<()> {
         let mut set = redis::cmd("SET");
         set.arg(self.lock.key())
@@ -290,7 +290,7 @@ impl<'a> Questions<'a> {
         let mut wait = redis::cmd("WAIT");
         wait.arg(connected).arg(REPLICAS_WAIT);
         let confirmed = self.asking.open(Connector::open).and_then(|mut writer| {
-            // Without a write the replicas confirm what they have.
+            // Without a write, the replicas confirm the earlier ones.
             let _ = self.write(&mut writer);
             let confirmed = self.asking.ask_on::<usize>(&mut writer, &wait);
             let mut del = redis::cmd("DEL");
@@ -307,7 +307,7 @@ impl<'a> Questions<'a> {
             Ok(0) if told.is_none_or(|told| told == 0) => finding(
                 Severity::Limits,
                 "none",
-                "No other server has the locks: one that waits for replicas is not granted.",
+                "No other server has copies: a lock that waits for replicas is not granted.",
             ),
             Ok(confirmed) if told.is_some() && confirmed < connected => finding(
                 Severity::Limits,
@@ -322,7 +322,7 @@ impl<'a> Questions<'a> {
         }
     }
 
-    /// The clock and the round trip.
+    /// Measures the clock and the round trip.
     fn times(&mut self) -> (Finding, Finding) {
         let mut samples = Vec::new();
         for _ in 0..SAMPLES {
@@ -334,7 +334,7 @@ impl<'a> Questions<'a> {
                     let server = Duration::from_secs(seconds) + Duration::from_micros(micros);
                     samples.push((took, Some((server, local + took / 2))));
                 }
-                // A refusal takes a round trip as well.
+                // A refusal takes a round trip too.
                 Err(error) if !error.is_io_error() => samples.push((took, None)),
                 Err(_) => {}
             }
@@ -346,7 +346,7 @@ impl<'a> Questions<'a> {
         )
     }
 
-    /// The keys of a lock, each by a script that the server does not know.
+    /// Tries the keys of a lock, each with a script that the server does not know.
     fn keys(&mut self) -> Finding {
         let lock = self.lock;
         let (prefix, name) = (lock.prefix(), lock.text());
@@ -368,8 +368,8 @@ impl<'a> Questions<'a> {
                 }
                 Ok(_) => {}
                 Err(_) => {
-                    let consequence = "It takes a script.";
-                    return Finding::new("keys", Severity::NotTold, "not told", consequence);
+                    let consequence = "It requires a script.";
+                    return Finding::new("keys", Severity::NotTold, "unknown", consequence);
                 }
             }
         }
@@ -378,7 +378,7 @@ impl<'a> Questions<'a> {
         };
         if refused.is_empty() {
             let found = format!("allowed, with the prefix `{prefix}`");
-            let consequence = "A lock may have all of its keys.";
+            let consequence = "A lock can use all of its keys.";
             return finding(Severity::Good, &found, consequence);
         }
         let patterns: Vec<_> = refused.iter().map(|(key, _)| format!("`{key}`")).collect();
@@ -398,7 +398,7 @@ impl<'a> Questions<'a> {
             severity,
             &format!("refused: {}", patterns.join(", ")),
             &format!(
-                "There is {} of this prefix: the access list has to allow these keys.",
+                "With this prefix there is {}: the access list must allow these keys.",
                 without.join(", ")
             ),
         )
@@ -409,7 +409,7 @@ impl<'a> Questions<'a> {
         let answers = opened.and_then(|mut connection| {
             let all = all(self.lock.key()).get_packed_pipeline();
             let (limit, mut answers) = (self.asking.patience().remaining(), Vec::new());
-            // Also a master that has become a replica is an error of the whole.
+            // An error, such as that of a master that has become a replica, is also among the answers.
             let _ = exchange_each(&mut connection, &all, COUNT, limit, |it| answers.push(it));
             match answers
                 .iter()
@@ -422,14 +422,14 @@ impl<'a> Questions<'a> {
         match answers {
             Ok(answers) => judge(&answers),
             Err(error) => {
-                let consequence = "Which commands are missing shows at their use.";
+                let consequence = "A missing command shows when it is used.";
                 Finding::new("commands", Severity::NotTold, reason(&error), consequence)
             }
         }
     }
 }
 
-/// True if the access list forbids the key, and not the command.
+/// Returns true if the access list forbids the key, and not the command.
 fn is_of_key(refusal: &RedisError) -> bool {
     let is_of_command = refusal.detail().is_some_and(|it| it.contains("to run the"));
     refusal.code() == Some("NOPERM") && !is_of_command

@@ -1,4 +1,4 @@
-//! The masters of a cluster, each by one script.
+//! Runs one script on each master of a cluster.
 
 use redis::Value;
 
@@ -14,25 +14,25 @@ use crate::{
     time::Deadline,
 };
 
-/// So many keys are tried until each shard has one.
+/// The number of keys to try in the search for one in each shard.
 const TRIED: usize = 10_000;
 
-/// The topology, and how many masters execute a script.
+/// Returns the topology, and the number of masters that execute a script.
 pub(super) fn ask_all(nodes: &Nodes, lock: &LockName, deadline: Deadline) -> (Finding, Finding) {
     let (shards, unserved) = nodes.shards();
     let found = match unserved {
         0 => format!("a cluster of {} shards", shards.len()),
         _ => format!(
-            "a cluster of {} shards, {unserved} slots without one",
+            "a cluster of {} shards, {unserved} unserved slots",
             shards.len()
         ),
     };
     let topology = if unserved == 0 {
         let consequence = "A failover is followed. It may lose a lock, or grant it twice for a \
-                           moment: a wait for replicas, and fencing tokens, help.";
+                           moment: a wait for replicas and fencing tokens help.";
         Finding::new("topology", Severity::Good, found, consequence)
     } else {
-        let consequence = "Locks whose slot nobody serves fail.";
+        let consequence = "Locks in unserved slots fail.";
         Finding::new("topology", Severity::Fails, found, consequence)
     };
     let keys = (0..TRIED).map(|n| format!("{}:{n}", lock.key()));
@@ -49,7 +49,7 @@ pub(super) fn ask_all(nodes: &Nodes, lock: &LockName, deadline: Deadline) -> (Fi
     let found = format!("{works} of {} execute a script", shards.len());
     let finding = match failures.first() {
         None if works == shards.len() => {
-            let consequence = "One of them was asked all that follows.";
+            let consequence = "All that follows is about one of them.";
             Finding::new("shards", Severity::Good, found, consequence)
         }
         None => {
@@ -57,7 +57,7 @@ pub(super) fn ask_all(nodes: &Nodes, lock: &LockName, deadline: Deadline) -> (Fi
             Finding::new("shards", Severity::NotTold, found, consequence)
         }
         Some(error) => {
-            let consequence = "Locks whose slots the others have fail.";
+            let consequence = "Locks in the slots of the others fail.";
             let found = format!("{found}: {}", reason(error));
             Finding::new("shards", Severity::Fails, found, consequence)
         }

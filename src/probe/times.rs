@@ -4,19 +4,19 @@ use std::time::{Duration, SystemTime};
 
 use super::finding::{Finding, Severity};
 
-/// A slower round trip limits what a lock can do.
+/// A slower round trip limits locks.
 const SLOW: Duration = Duration::from_millis(100);
-/// A greater difference of clocks is worth a word.
+/// A greater difference between the clocks is reported.
 const APART: Duration = Duration::from_secs(1);
 
-/// By the fastest of the samples.
+/// Judges the clock by the fastest of the samples.
 pub(super) fn clock(fastest: Option<(Duration, Option<(Duration, SystemTime)>)>) -> Finding {
     let finding = |severity, found: &str, consequence: &str| {
         Finding::new("clock", severity, found, consequence)
     };
     let Some((took, Some((server, local)))) = fastest else {
         let consequence = "Leases go by the server's clock.";
-        return finding(Severity::NotTold, "not told", consequence);
+        return finding(Severity::NotTold, "unknown", consequence);
     };
     let local = local
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -28,7 +28,7 @@ pub(super) fn clock(fastest: Option<(Duration, Option<(Duration, SystemTime)>)>)
     let (by, error) = (millis(apart), millis(took / 2));
     let found = format!("{by} {side} this machine's, ± {error}");
     if apart < APART + took / 2 {
-        let consequence = "Leases go by the server's clock: the difference is of no account.";
+        let consequence = "Leases go by the server's clock: the difference does not matter.";
         return finding(Severity::Good, &found, consequence);
     }
     let consequence = "Leases go by the server's clock; times of day, printed or given as an \
@@ -36,7 +36,7 @@ pub(super) fn clock(fastest: Option<(Duration, Option<(Duration, SystemTime)>)>)
     finding(Severity::Limits, &found, consequence)
 }
 
-/// The median of the samples, which are sorted.
+/// Judges the median of the samples, which are sorted.
 pub(super) fn round_trip<T>(samples: &[(Duration, T)], is_gone: bool) -> Finding {
     let finding = |severity, found: &str, consequence: &str| {
         Finding::new("round trip", severity, found, consequence)
@@ -47,7 +47,7 @@ pub(super) fn round_trip<T>(samples: &[(Duration, T)], is_gone: bool) -> Finding
         } else {
             Severity::NotTold
         };
-        return finding(severity, "no answer", "The server has fallen silent.");
+        return finding(severity, "no answer", "The server has stopped answering.");
     };
     let consequence = "An acquire takes one of these, and a release another.";
     let severity = if *took < SLOW {

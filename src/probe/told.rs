@@ -1,4 +1,4 @@
-//! Reads what a server tells of itself: `INFO`, `CONFIG GET` and `ROLE`.
+//! Reads the settings that a server reports: `INFO`, `CONFIG GET` and `ROLE`.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::finding::{Finding, Severity};
 
-/// Products that have their own version beside `redis_version`, with the field that has it.
+/// The products that report their own version besides `redis_version`, with the field for it.
 const PRODUCTS: [(&str, &str); 5] = [
     ("Valkey", "valkey_version"),
     ("Dragonfly", "dragonfly_version"),
@@ -14,10 +14,10 @@ const PRODUCTS: [(&str, &str); 5] = [
     ("Garnet", "garnet_version"),
     ("Kvrocks", "kvrocks_version"),
 ];
-/// The consequence of what is not told.
-const LOOK: &str = "The server does not tell: look at its settings.";
+/// The consequence of an unknown setting.
+const LOOK: &str = "The server does not report it: check its settings.";
 
-/// What a server tells of its settings. Any part may be missing.
+/// The settings that a server reports. Any of them may be missing.
 #[derive(Debug, Default)]
 pub(super) struct ServerSettings {
     /// `INFO`, or empty.
@@ -48,7 +48,7 @@ impl ServerSettings {
             || self.field("cluster_enabled") == Some("1")
     }
 
-    /// The role of the server, `master` or another.
+    /// Returns the role of the server, `master` or another.
     pub(super) fn role(&self) -> Option<String> {
         let by_role = self.role.as_ref().and_then(|role| match role {
             Value::Array(parts) => redis::from_redis_value(parts.first()?.clone()).ok(),
@@ -58,7 +58,7 @@ impl ServerSettings {
         by_role.or_else(by_info).or_else(|| self.greeting("role"))
     }
 
-    /// The number of replicas that are connected.
+    /// Returns the number of connected replicas.
     pub(super) fn replicas(&self) -> Option<usize> {
         let by_role = self.role.as_ref().and_then(|role| match role {
             Value::Array(parts) => match parts.get(2)? {
@@ -97,11 +97,11 @@ impl ServerSettings {
             .field("redis_version")
             .map(|version| format!("Redis {version}"));
         match redis.or_else(greeting) {
-            Some(version) => named(Severity::Good, version, "It is new enough."),
+            Some(version) => named(Severity::Good, version, "The version is supported."),
             None => named(
                 Severity::NotTold,
                 "an unknown version".to_owned(),
-                "It has to be Redis 6.2 or Valkey 7.2, or newer.",
+                "Redis 6.2, Valkey 7.2, or newer is required.",
             ),
         }
     }
@@ -112,20 +112,21 @@ impl ServerSettings {
         };
         let policy = self.field("maxmemory_policy").or(self.policy.as_deref());
         let Some(policy) = policy.filter(|policy| !policy.is_empty()) else {
-            return finding(Severity::NotTold, "the eviction policy is not told", LOOK);
+            return finding(Severity::NotTold, "unknown eviction policy", LOOK);
         };
         if policy == "noeviction" {
-            let consequence = "No held lock is evicted: if the memory is full, nobody can lock.";
+            let consequence =
+                "No held lock is evicted; if the memory is full, no lock can be acquired.";
             return finding(Severity::Good, policy, consequence);
         }
         if self.field("maxmemory") == Some("0") {
             let found = format!("{policy}, without maxmemory");
             let consequence =
-                "Nothing is evicted while maxmemory is 0: set noeviction before it is set.";
+                "Nothing is evicted while maxmemory is 0: set noeviction before you set maxmemory.";
             return finding(Severity::Good, &found, consequence);
         }
         let consequence =
-            "The server may evict a held lock, and grant it to somebody else: set noeviction.";
+            "The server may evict a held lock, and grant it to someone else: set noeviction.";
         finding(Severity::Limits, policy, consequence)
     }
 
@@ -164,10 +165,10 @@ impl ServerSettings {
             ),
             (Some(_), _, None) => finding(
                 Severity::NotTold,
-                "no append-only file, and snapshots are not told",
+                "no append-only file, snapshots unknown",
                 "A crash loses the locks since the last snapshot, or all.",
             ),
-            (None, ..) => finding(Severity::NotTold, "not told", LOOK),
+            (None, ..) => finding(Severity::NotTold, "unknown", LOOK),
         }
     }
 }

@@ -84,8 +84,8 @@ impl Keeper {
     ///
     /// Each lease gets one look of its own, soon after it is added. If the key is deleted or taken
     /// over after that, the oldest lease is lost too, since the server granted it earlier. The loss
-    /// of one lease schedules a look at each of the others. If somebody removes one of several
-    /// holders from the key by hand, that holder's next renewal detects it.
+    /// of one lease schedules a look at each of the others. If one of several holders is removed
+    /// from the key by hand, that holder's next renewal detects it.
     pub(crate) fn changed(&self, key: &str) {
         self.change(|state, now| {
             let ids = state.of_key.get(key);
@@ -106,7 +106,7 @@ impl Keeper {
         self.change(|state, now| state.schedule.renew_all(now));
     }
 
-    /// Queues a release for a hold that nobody owns. It is repeated until the server replies, and
+    /// Queues a release for a hold without an owner. It is repeated until the server replies, and
     /// if an acquire of it got no reply, until that is at least 100 s old.
     pub(crate) fn abandon(&self, hold: &Hold, may_come_late: bool) {
         let release = hold.giving_back();
@@ -130,7 +130,7 @@ impl Keeper {
 
     /// Enters the new end of a lease. Returns false if the lease is not held any more: a call such
     /// as `is_held` may just have found it ended by the clock. A lost lease is never held again,
-    /// since the server's yes may belong to the owner's next hold.
+    /// since the server's reply may belong to the owner's next hold.
     pub(super) fn renewed(
         &self,
         state: &mut KeeperState,

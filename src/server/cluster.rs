@@ -5,7 +5,7 @@
 //! [`Following`] does this for batches of renewals. Only an acquire gets the
 //! refusal itself, since its thread has to wait in the queue of the shard that has the key.
 //!
-//! By the reply:
+//! Depending on the reply:
 //! - **`MOVED`**: the map learns of the move, and the shard that has the slot is asked, at most
 //!   [`HOPS`](crate::pool::HOPS) times for a call.
 //! - **`ASK`, `TRYAGAIN`**: the slot is being moved. The call is resent after a pause, for at most

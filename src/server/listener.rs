@@ -32,16 +32,16 @@ const NAME: &str = "leasehold-listener";
 const CHANNEL: &str = "__redis__:invalidate";
 /// The longest wait for a message before it checks whether it has to end.
 const LISTEN: Duration = Duration::from_millis(100);
-/// The pause between two checks of the connections, while somebody relies on them.
+/// The pause between two checks of the connections, while they are relied on.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// The wait for the reply to its `UNSUBSCRIBE`, which nobody needs. A socket has no shorter
+/// The wait for the reply to its `UNSUBSCRIBE`, which is not needed. A socket has no shorter
 /// time-out.
 const GOODBYE: Duration = Duration::from_millis(1);
 /// The pause between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(250);
-/// The pause after the server has refused to let it listen, as a proxy does for good: each attempt
-/// is a new connection.
+/// The pause after the server has refused to let it listen, which a proxy does permanently: each
+/// attempt is a new connection.
 const REFUSED: Duration = Duration::from_secs(10);
 
 /// Shared by the listener's thread and the threads that read keys.
@@ -74,7 +74,7 @@ struct Ear {
     epoch: u64,
 }
 
-/// What became of one attempt to listen.
+/// The result of one attempt to listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listening {
     /// The connection was not opened, or it has listened until it ended.
@@ -113,7 +113,7 @@ impl Listener {
             .map_err(Error::thread)
     }
 
-    /// From now on it listens.
+    /// Starts to listen.
     pub(crate) fn start_telling(&self) {
         if !self.wanted.swap(true, Ordering::SeqCst) {
             drop(self.closing.lock());
@@ -126,28 +126,28 @@ impl Listener {
         self.observer.get()?.upgrade()
     }
 
-    /// The connection of this generation is useless: it is replaced within [`LISTEN`].
+    /// Replaces the useless connection of this generation, within [`LISTEN`].
     fn reconnect(&self, generation: u64) {
         let mut ear = self.ear.lock();
         ear.is_deaf |= ear.generation == generation;
     }
 
-    /// The server has become a replica, and its address may lead to another server: the connection
-    /// that listens is replaced within [`LISTEN`]. To another server its id means nothing, or
-    /// belongs to a stranger.
+    /// Replaces the connection that listens, within [`LISTEN`]: the server has become a replica,
+    /// and its address may lead to another server, on which the id of the connection means nothing
+    /// or belongs to another client.
     pub(super) fn leave_the_replica(&self) {
         let mut ear = self.ear.lock();
         ear.is_deaf = true;
         ear.left_a_replica += 1;
     }
 
-    /// The number of times that the server was found to be a replica.
+    /// Returns the number of times that the server was found to be a replica.
     pub(super) fn left_a_replica(&self) -> u64 {
         self.ear.lock().left_a_replica
     }
 
-    /// The server has no room for a more important connection: the one that listens is closed
-    /// within [`LISTEN`], and reopened after a second.
+    /// Closes the connection that listens, within [`LISTEN`], to make room for a more important
+    /// one. It is reopened after a second.
     pub(super) fn make_room(&self) {
         let mut ear = self.ear.lock();
         (ear.is_deaf, ear.gives_way) = (true, true);
@@ -166,7 +166,7 @@ impl Listener {
         let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
         self.wait_until_wanted();
         while !self.is_closing() {
-            // Nobody waits for this result: a thread that asks the server gets the error on its own
+            // No thread waits for this result: one that asks the server gets the error on its own
             // connection.
             let is_refused = self.listen(observer, check) == Listening::Refused;
             let mut ear = self.ear.lock();
@@ -283,8 +283,8 @@ impl Listener {
     }
 }
 
-/// Has the connection of this id notified of changes of the keys that are read from now on, except
-/// of the reader's own writes.
+/// Returns the command by which the connection with this id is notified of changes of the keys read
+/// from now on, except those of the reader's own writes.
 pub(crate) fn redirect_to(id: i64) -> Cmd {
     let mut tracking = redis::cmd("CLIENT");
     tracking.arg("TRACKING").arg("ON");
@@ -292,22 +292,22 @@ pub(crate) fn redirect_to(id: i64) -> Cmd {
     tracking
 }
 
-/// Has notifications sent to the connection.
+/// Returns the command by which notifications are sent to the connection.
 pub(crate) fn subscribe() -> Cmd {
     let mut subscribe = redis::cmd("SUBSCRIBE");
     subscribe.arg(CHANNEL);
     subscribe
 }
 
-/// Subscribes without `PubSub::subscribe`, which takes a refusal for success. Returns the server's
-/// id of the connection as well.
+/// Subscribes without `PubSub::subscribe`, which mistakes a refusal for success. Also returns the
+/// server's id of the connection.
 fn subscribed(connection: &mut Connection) -> RedisResult<(i64, PubSub<'_>)> {
     let id = redis::cmd("CLIENT").arg("ID").query(connection)?;
     subscribe().exec(connection)?;
     Ok((id, connection.as_pubsub()))
 }
 
-/// Passes on a push: it names some keys, or after a `FLUSHALL` none, which means all.
+/// Passes on a push: it names some keys, or none after a `FLUSHALL`, which means all.
 fn report(observer: &dyn Observer, push: Value) {
     let Value::Array(keys) = push else {
         return observer.all_may_have_changed();
@@ -323,8 +323,8 @@ fn report(observer: &dyn Observer, push: Value) {
     }
 }
 
-/// True if the server does not know the listener's connection: it is broken, or leads to the server
-/// that was here before.
+/// Returns true if the server does not know the listener's connection: it is broken, or leads to
+/// the previous server at this address.
 fn is_nobody_there(refusal: &RedisError) -> bool {
     let detail = refusal.detail().unwrap_or_default();
     detail.contains("does not exist")
@@ -351,8 +351,8 @@ impl Tracking {
         listener: &Listener,
     ) -> RedisResult<bool> {
         let ear = *listener.ear.lock();
-        // On another server the listener's id means nothing, or belongs to a stranger. The listener
-        // follows to that server within [`LISTEN`].
+        // On another server the listener's id means nothing, or belongs to another client. The
+        // listener follows to that server within [`LISTEN`].
         let Some(id) = ear.id.filter(|_| ear.epoch == epoch) else {
             return Ok(false);
         };

@@ -217,7 +217,7 @@ pub(crate) trait Observer: Send + Sync {
     fn renew_again(&self);
     /// True while there is a waiter or a lease, which relies on notifications.
     fn relies(&self) -> bool;
-    /// A user's test has done this to the stand-in.
+    /// Handles an action of a user's test on the stand-in.
     #[cfg(feature = "testing")]
     fn disturbed(&self, disturbance: Disturbance);
 }

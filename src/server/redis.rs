@@ -219,7 +219,7 @@ impl Server for RedisServer {
             return Ok(answer);
         }
         Err(Error::Pool {
-            reason: String::from("the connections that were lent do not answer"),
+            reason: String::from("two connections of the pool in a row did not answer"),
             source: None,
         })
     }

@@ -99,7 +99,7 @@ pub(crate) struct RenewalsConnection {
 }
 
 impl RenewalsConnection {
-    /// A connection without tracking: nobody is notified of changes of the keys.
+    /// A connection without tracking: changes of the keys are not notified.
     pub(crate) fn untracked(connector: Connector) -> Self {
         Self::on(Arc::new(Tracked::new(ReliedOnBy::Leases, connector, None)))
     }

@@ -32,7 +32,7 @@ use crate::{
 /// The shortest time between two checks for another master, if there is no listener.
 const UNTOLD: Duration = Duration::from_secs(1);
 
-/// Those who rely on the keys that were read on a connection.
+/// The users of the keys that were read on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReliedOnBy {
     /// The heads of all queues.
@@ -45,7 +45,7 @@ pub(super) enum ReliedOnBy {
 pub(super) struct Tracked {
     relied_on_by: ReliedOnBy,
     pub(super) connector: Connector,
-    /// `None`: nobody is notified of changes of the keys.
+    /// `None`: changes of the keys are not notified.
     listener: Option<Arc<Listener>>,
     slot: Mutex<Slot>,
 }
@@ -61,7 +61,7 @@ struct Slot {
 
 struct Open {
     connection: Connection,
-    /// Where it leads: see [`Connector::epoch`].
+    /// The epoch of its destination: see [`Connector::epoch`].
     epoch: u64,
     /// The listener's count when it was opened: a connection of an earlier count is closed.
     left_a_replica: u64,
@@ -92,8 +92,7 @@ impl Tracked {
         }
     }
 
-    /// Checks whether another server has become the master, if there is no listener to do that each
-    /// second.
+    /// Checks whether another server has become the master, if no listener does that each second.
     pub(super) fn check_the_master(&self) {
         if self.listener.is_none() {
             self.connector.check(UNTOLD);

@@ -113,7 +113,7 @@ impl WaitersConnection {
 /// The error for a call that was not sent.
 pub(super) fn was_not_sent(source: RedisError) -> Error {
     Error::Pool {
-        reason: String::from("the server did not answer what was sent before"),
+        reason: String::from("the server did not answer earlier calls"),
         source: Some(source),
     }
 }

@@ -42,7 +42,7 @@ impl Replicas {
     pub(crate) fn wanted(count: u32, wait: Duration) -> Result<Self> {
         lease_millis("wait", wait)?;
         if count == 0 || count > MOST_REPLICAS {
-            return Err(Error::invalid("replicas", "it has to be 1 to 100"));
+            return Err(Error::invalid("replicas", "it must be 1 to 100"));
         }
         Ok(Self { count, wait })
     }

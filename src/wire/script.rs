@@ -31,7 +31,7 @@ macro_rules! scripts {
 }
 pub(crate) use scripts;
 
-/// The form of the reply when somebody else has the lock.
+/// The form of the reply if another holder has the lock.
 #[derive(Clone, Copy)]
 pub(crate) enum BusyReply {
     /// 0 or nil.

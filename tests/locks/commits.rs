@@ -426,7 +426,7 @@ fn a_pool_that_is_lent_out_says_to_whom() {
         ] {
             let text = error.to_string();
             assert!(matches!(error, Error::Pool { .. }), "{text}");
-            assert!(text.contains("every one of them by `Pool::get`"), "{text}");
+            assert!(text.contains("all by `Pool::get`"), "{text}");
         }
         let () = lease.commit_on(&mut lent[0], count_up).unwrap();
         drop(lent);

@@ -102,7 +102,7 @@ fn of_a_server_that_has_everything() {
     let address = format!(" at 127.0.0.1:{}", server.port());
     assert!(found.ends_with(&address), "{found}");
     assert!(!found.contains("redis at"), "{found}");
-    says(&probe, "wake-ups", Severity::Good, "a message has come");
+    says(&probe, "wake-ups", Severity::Good, "a message arrived");
     let table = probe.to_string();
     assert!(
         table.ends_with("Locks work here, with 2 limits."),
@@ -179,7 +179,7 @@ fn commands_that_are_renamed_away() {
         &probe,
         "persistence",
         Severity::NotTold,
-        "snapshots are not told",
+        "snapshots unknown",
     );
     says(&probe, "memory", Severity::Good, "noeviction");
 
@@ -309,7 +309,7 @@ fn a_replica_and_its_master() {
     assert!(!of_replica.locks_work());
     says(&of_replica, "topology", Severity::Fails, "a replica");
     says(&of_replica, "time", Severity::Fails, "READONLY");
-    says(&of_replica, "replicas", Severity::NotTold, "Ask again");
+    says(&of_replica, "replicas", Severity::NotTold, "Probe again");
     let of_master = probe(&master.url());
     assert!(of_master.locks_work());
     let confirms = |it: &Finding| it.consequence.contains("up to 1");
@@ -398,7 +398,7 @@ fn what_a_server_does_not_tell_is_no_failure() {
     assert!(probe.locks_work());
     says(&probe, "server", Severity::Good, "Redis 7.4.1");
     for topic in ["memory", "persistence"] {
-        says(&probe, topic, Severity::NotTold, "not told");
+        says(&probe, topic, Severity::NotTold, "unknown");
     }
 }
 
@@ -433,7 +433,12 @@ fn a_server_that_falls_silent_is_not_asked_on() {
         "{:?}",
         begun.elapsed()
     );
-    says(&probe, "round trip", Severity::Fails, "has fallen silent");
+    says(
+        &probe,
+        "round trip",
+        Severity::Fails,
+        "has stopped answering",
+    );
     assert!(!probe.locks_work());
 }
 
@@ -487,7 +492,7 @@ fn messages_that_do_not_come_and_another_product() {
     });
     let probe = probe_hurried(&fake);
     assert!(probe.locks_work());
-    says(&probe, "wake-ups", Severity::Limits, "no message comes");
+    says(&probe, "wake-ups", Severity::Limits, "no message arrived");
     says(&probe, "server", Severity::Limits, "Dragonfly df-v1.2");
 }
 

@@ -240,13 +240,13 @@ fn a_function_that_fails_or_panics_is_the_reason_why_there_is_no_connection() {
     let server = Server::start().unwrap();
     let fails = || Err(anyhow::anyhow!("no route").context("no token").into());
     let pool = Pool::builder().login(fails).connect(&server.url());
-    let failed = "the function for the login failed: no token: no route";
+    let failed = "the login function failed: no token: no route";
     assert_eq!(why_not(&pool.unwrap()), failed);
     // Printing a panic's location takes seconds on a busy machine.
     let panics = || panic!("a mistake");
     let patient = Pool::builder().get_timeout(LONG).connect_timeout(LONG);
     let pool = patient.login(panics).connect(&server.url());
-    let panicked = "the function for the login panicked";
+    let panicked = "the login function panicked";
     assert_eq!(why_not(&pool.unwrap()), panicked);
 }
 

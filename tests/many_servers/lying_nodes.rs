@@ -185,7 +185,7 @@ fn where_a_map_leaves_the_slot_open_nobody_is_asked_for_a_lock() {
     let half = |host: &'static str| (8_192, SLOTS - 1, host, 1);
     let hole = "serves the slot 6035 of `lock:a`";
     for (answer, why) in [
-        (String::from("*0\r\n"), "knows of no slot"),
+        (String::from("*0\r\n"), "knows no slots"),
         (slots(&[half("127.0.0.1")]), hole),
         (
             slots(&[

@@ -70,7 +70,7 @@ fn the_masters_of_a_cluster() {
     assert!(found.locks_work(), "{found}");
     says(&found, "topology", Severity::Good, "a cluster of 3 shards");
     says(&found, "shards", Severity::Good, "3 of 3 execute a script");
-    says(&found, "wake-ups", Severity::Good, "a message has come");
+    says(&found, "wake-ups", Severity::Good, "a message arrived");
     says(&found, "replicas", Severity::Good, "1 confirmed");
     for node in &cluster.nodes[..3] {
         let left: Vec<String> = node.connection().unwrap().keys("*probe:*-*-*").unwrap();

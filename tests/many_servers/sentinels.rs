@@ -131,21 +131,21 @@ fn a_url_that_leads_to_the_wrong_kind_of_server_ends_a_wait_at_once_and_is_told_
     for (url, said) in [
         (
             format!("redis://{sentinel}/"),
-            [&*sentinel, "is a sentinel: the URL is `redis+sentinel://"],
+            [&*sentinel, "is a sentinel: use `redis+sentinel://"],
         ),
         (
             format!("redis+cluster://{sentinel}/"),
-            [&*sentinel, "for a sentinel the URL is `redis+sentinel://"],
+            [&*sentinel, "of a sentinel `redis+sentinel://"],
         ),
         (
             format!("redis+cluster://{server}/"),
-            [&*server, "for one server the URL is `redis://"],
+            [&*server, "the URL of one server is `redis://"],
         ),
         (
             format!("redis+sentinel://{server}/{MASTER}"),
             [
                 &*server,
-                "is no sentinel; for a server the URL is `redis://",
+                "is not a sentinel; the URL of a server is `redis://",
             ],
         ),
         (
@@ -301,7 +301,7 @@ fn without_any_sentinel_locks_go_on_and_no_connection_is_opened() {
         .acquire(300 * MS);
     let text = format!("{:#}", anyhow::Error::from(refused.unwrap_err()));
     assert!(
-        text.contains("no sentinel of 3 says where the master `mymaster` is"),
+        text.contains("no sentinel of 3 has named the master `mymaster`"),
         "{text}"
     );
 }

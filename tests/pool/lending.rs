@@ -132,8 +132,8 @@ fn when_all_are_lent_it_says_so_in_time() {
     assert!(asked.elapsed() < LIMIT);
     assert_eq!(
         error.to_string(),
-        "no connection: all 2 of the pool are lent, and none came back within 2s: every one of them by `Pool::get`; \
-         whoever has one should give it back before it asks for a lock, or the pool has to be larger"
+        "no connection: all 2 of the pool are lent, and none came back within 2s, all by `Pool::get`: \
+         give a connection back before you acquire a lock, or enlarge the pool"
     );
 }
 

@@ -1,4 +1,4 @@
-//! The time from the death of a holder until another has the lock.
+//! The time from the death of a holder until another acquires the lock.
 
 use super::{
     Figures, Hold, SLACK, Span,
@@ -6,10 +6,11 @@ use super::{
 };
 use crate::clock::Nanos;
 
-/// How long after the death of a holder the lock was another's. It is timed where somebody else waited at that moment; and is
-/// late where one of these waited on, for all of the time that it may take after the lease, and nobody else kept it out.
+/// Measures the time from the death of a holder until another one has the lock, where somebody was
+/// waiting at that moment. It is late if one of them waited through all of the allowed time after
+/// the lease while nobody else could have held the lock.
 ///
-/// `excuses`: what a waiter could do nothing about, within a span.
+/// `excuses`: the delays within a span that a waiter could not avoid.
 pub(super) fn time(
     holds: &[Hold],
     taken: &[Taking],
@@ -40,7 +41,7 @@ pub(super) fn time(
             .map(|granted| granted.at)
             .min();
         let is_late_for_it = |hold: &Hold| {
-            // Who waits for several may have waited for another.
+            // A waiter for several locks may have been waiting for another one.
             if hold.asked.job == "set" {
                 return false;
             }

@@ -1,14 +1,15 @@
-//! Nobody is sure of a lock while another is who excludes it, and no more are sure of a permit than there are permits.
+//! Two holders that exclude each other never hold a lock at the same time, and never are more
+//! permits held than exist.
 //!
-//! A holder is surely in from the moment at which its acquire had answered to the last moment before it asked whether it
-//! holds the lock and heard yes. Both are read from the one clock of the machine, so that two such times that overlap prove
-//! two holders at one moment. More of them than permits prove as much of a semaphore.
+//! A holder surely holds a lock from the answer to its acquire until the last moment before a check
+//! that succeeded. Both times come from one clock, so an overlap of two holds proves two holders at
+//! once. For a semaphore, an overlap of more holds than permits proves the same.
 
 use super::{Checker, Evidence, Hold, Holds, Span, Violation, server_log::Ends};
 use crate::{clock::Nanos, history::Mode};
 
 pub(super) fn check(holds: &Holds, ends: &Ends, evidence: &Evidence<'_>) -> Vec<Violation> {
-    // What is lost before a permit is granted does nothing to it.
+    // A fault that ended before a permit was granted cannot have affected it.
     let began = |hold: &Hold| {
         let granted = ends.permit_granted(hold, evidence).unwrap_or(0);
         granted.max(hold.asked.at)
@@ -41,7 +42,7 @@ fn of_lock(lock: &str, holds: &[Hold], began: &dyn Fn(&Hold) -> Nanos) -> Vec<Vi
             };
             let both = other.within(span);
             let what = format!(
-                "{} of worker {} came in while {} of worker {} was sure, for {} µs",
+                "{} of worker {} acquired the lock while {} of worker {} held it, for {} µs",
                 hold.asked.job,
                 hold.asked.worker,
                 first.asked.job,
@@ -59,7 +60,7 @@ fn of_lock(lock: &str, holds: &[Hold], began: &dyn Fn(&Hold) -> Nanos) -> Vec<Vi
     found
 }
 
-/// Somebody came in while all permits were held. Whatever broke it was done to one of those who are in.
+/// A holder acquired a permit while all were held. The cause may have hit any of the holders.
 fn too_many(
     lock: &str,
     inside: &[(Span, &Hold)],
@@ -79,7 +80,7 @@ fn too_many(
     workers.push(hold.asked.worker);
     are_full.then(|| {
         let what = format!(
-            "{} of worker {} came in as number {} of {permits}, for {} µs",
+            "{} of worker {} was holder {} of {permits} permits, for {} µs",
             hold.asked.job,
             hold.asked.worker,
             inside.len() + 1,

@@ -1,4 +1,5 @@
-//! Fencing numbers grow from hold to hold, each is of one hold, and the resource refuses nobody who has the lock.
+//! Fencing numbers grow from hold to hold, each belongs to one hold, and the resource never refuses
+//! the holder.
 
 use std::collections::HashMap;
 
@@ -23,7 +24,8 @@ pub(super) fn check(
     found
 }
 
-/// Whoever asked after another had been granted the lock has a greater one, or the same of the same owner.
+/// A hold that was requested after another was granted has a greater number, or the same one if it
+/// has the same owner.
 fn they_grow(lock: &str, holds: &[Hold]) -> Vec<Violation> {
     let numbered = |hold: &Hold| Some((hold.granted.as_ref()?.fence?, hold.granted.as_ref()?.at));
     let mut granted: Vec<(u64, u64, &Hold)> = holds
@@ -50,7 +52,7 @@ fn they_grow(lock: &str, holds: &[Hold]) -> Vec<Violation> {
             most == fence && other.asked.owner.is_some() && other.asked.owner == hold.asked.owner;
         if fence <= most && !is_same_hold && !is_entered_again(hold, holds) {
             let what = format!(
-                "{} has {fence}, after {most} of {}",
+                "{} has number {fence}, after {most} of {}",
                 hold.asked.job, other.asked.job
             );
             let span = Span {
@@ -63,7 +65,7 @@ fn they_grow(lock: &str, holds: &[Hold]) -> Vec<Violation> {
     found
 }
 
-/// Whether its owner is in already, with the same number.
+/// Returns true if its owner already holds the lock, with the same number.
 fn is_entered_again(hold: &Hold, holds: &[Hold]) -> bool {
     let is_around = |outer: &Hold| match (&outer.granted, &hold.granted) {
         (Some(first), Some(again)) => {
@@ -93,14 +95,17 @@ fn used_once(lock: &str, holds: &[Hold]) -> Vec<Violation> {
                 from: first.asked.at,
                 to: granted.at,
             };
-            let what = format!("{fence} of {} and of {}", first.asked.job, hold.asked.job);
+            let what = format!(
+                "number {fence} was given to {} and to {}",
+                first.asked.job, hold.asked.job
+            );
             found.push(Violation::new(Checker::Fencing, lock, span, what));
         }
     }
     found
 }
 
-/// What the resource took and refused.
+/// Checks the writes that the resource accepted and refused.
 fn at_the_resource(
     holds: &Holds,
     evidence: &Evidence<'_>,
@@ -128,7 +133,7 @@ fn at_the_resource(
     }
     writes.sort_unstable();
     let mut found = Vec::new();
-    // The greatest number that was taken, by lock.
+    // The greatest accepted number, by lock.
     let mut last: HashMap<&String, u64> = HashMap::new();
     for (_, at, id, fence, lock, accepted) in writes {
         figures.writes += 1;
@@ -140,12 +145,12 @@ fn at_the_resource(
         };
         let greatest = last.entry(lock).or_default();
         if accepted && fence < *greatest {
-            let what = format!("{fence} was taken after {greatest}");
+            let what = format!("number {fence} was accepted after {greatest}");
             found.push(Violation::new(Checker::Fencing, lock, span, what));
         }
         if !accepted && hold.sure_until > at {
             let what = format!(
-                "{fence} of {} was refused while it was held",
+                "number {fence} of {} was refused while the lock was held",
                 hold.asked.job
             );
             let refusal = Violation::refusal(lock, span, what);

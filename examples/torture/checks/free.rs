@@ -1,11 +1,14 @@
-//! Nobody waits beside a free lock, waits end at their time, and a dead holder's lock is soon another's.
+//! No waiter waits beside a free lock, waits end on time, and a dead holder's lock soon has another
+//! holder.
 //!
-//! A lock may be taken, at the longest, from when an attempt was made to when its release had been answered; for a lease
-//! after its holder was killed, halted or told that nobody knows. What is left of a wait when all that is taken out, with
-//! the times in which faults disturb and in which the machine stood still, is time beside a free lock.
+//! At the longest, a lock may be held from the attempt until the answer to the release, or for a
+//! lease after its holder was killed, halted, or got no answer. Subtract all of that from a wait,
+//! and the times in which faults disturb or the machine stood still: the rest is time beside a free
+//! lock.
 //!
-//! Of permits all that may be taken at a moment are counted. There are always as many that wait, each of which may have been
-//! granted one since it asked, as far as it knows. So the moment of a grant is the server's, whose log has it.
+//! For permits, count those that may be held at a moment. As far as a waiter knows, it may have
+//! been granted one at any time since it asked, and there are always as many waiters as permits. So
+//! the time of a grant is taken from the server's log.
 
 use std::collections::HashMap;
 
@@ -21,25 +24,26 @@ use crate::{
     worker::IO_TIMEOUT,
 };
 
-/// For so long after a writer that waits has been there, no reader comes in: its intent.
+/// For this long after a waiting writer was seen, no reader enters: its intent.
 const INTENT: Nanos = millis(1_000);
-/// A try that may not wait has so long for a connection while all are lent, as docs/guarantees.md says.
+/// A try without a wait has this long to get a connection while all are lent, as docs/guarantees.md
+/// says.
 const LENT: Nanos = millis(200);
-/// A halted process goes on, and all of its threads have much to do.
+/// A resumed process has much to do in all of its threads.
 const GOING_ON: Nanos = millis(250);
 
 /// By worker.
 type Spans = HashMap<u32, Vec<Span>>;
-/// Shorter waits are not looked at for how much of them was beside a free lock.
+/// Shorter waits are not checked for time beside a free lock.
 const LOOKED_AT: Nanos = millis(50);
 
-/// When a lock may have been taken, and how.
+/// A time in which a lock may have been held, and the kind of hold.
 pub(super) struct Taking {
     span: Span,
     mode: Mode,
-    /// By nothing but a writer's intent.
+    /// True if only a writer's intent blocks the lock.
     is_intent: bool,
-    /// By whom: `None` for a fault.
+    /// The hold. `None`: a fault.
     id: Option<u64>,
 }
 
@@ -73,9 +77,9 @@ pub(super) fn check(
             let mut halted = halts(evidence, hold.asked.worker);
             halted.extend(of_worker(&stalls, hold, waited));
             let lent: Vec<_> = of_worker(&lent, hold, waited).collect();
-            // A wait that is called off does not go on until there is a connection.
+            // A cancelled wait does not go on until a connection is free.
             let lent_after_its_time = hold.called_off.map_or(&lent[..], |_| &[]);
-            // Of many servers and gates on one machine most waits of all rounds are held up.
+            // With many servers and gates on one machine, most waits are delayed.
             let kept = if evidence.are_several {
                 hold.kept_ready
             } else {
@@ -89,7 +93,7 @@ pub(super) fn check(
                 kept,
                 &[&disturbed, &halted, lent_after_its_time],
             ));
-            // An attempt that too few replicas have keeps all out, also whoever makes it.
+            // An attempt that too few replicas confirm blocks all others, even the same caller's.
             if is_replicated(lock) {
                 continue;
             }
@@ -114,13 +118,13 @@ pub(super) fn check(
     found
 }
 
-/// Those of a hold's worker while it waited.
+/// Returns the spans of a hold's worker during its wait.
 fn of_worker(spans: &Spans, hold: &Hold, waited: Span) -> impl Iterator<Item = Span> {
     let of_worker = spans.get(&hold.asked.worker).into_iter().flatten();
     of_worker.copied().filter(move |span| span.meets(waited))
 }
 
-/// When nobody promises anything about how long something takes.
+/// Returns the times in which no time limit is promised.
 fn disturbances(evidence: &Evidence<'_>) -> Vec<Span> {
     let disturbs = evidence
         .faults
@@ -133,7 +137,7 @@ fn disturbances(evidence: &Evidence<'_>) -> Vec<Span> {
     by_faults.chain(evidence.stalls.iter().copied()).collect()
 }
 
-/// When a worker was halted.
+/// Returns the times in which a worker was halted.
 fn halts(evidence: &Evidence<'_>, worker: u32) -> Vec<Span> {
     let of_worker = evidence
         .faults
@@ -147,16 +151,17 @@ fn halts(evidence: &Evidence<'_>, worker: u32) -> Vec<Span> {
         .collect()
 }
 
-/// When the lock may have been taken; a fault that takes it takes it as well.
+/// Returns the times in which the lock may have been held. A fault that takes the lock holds it
+/// too.
 fn spans_taken(lock: &str, holds: &[Hold], ends: &Ends, evidence: &Evidence<'_>) -> Vec<Taking> {
     let by_holds = holds.iter().filter(|hold| {
-        // One that was refused for sure never had it.
+        // A hold that was definitely refused never had the lock.
         !matches!(hold.refused, Some((_, false)))
     });
     let mut taken: Vec<_> = by_holds
         .map(|hold| {
             let mut span = hold.perhaps();
-            // Nobody renews for a process that is halted.
+            // A halted process does not renew.
             let halted = halts(evidence, hold.asked.worker);
             let lost_by = halted.iter().find(|halted| {
                 matches!(hold.ended, Some((at, None)) if at >= halted.to - GOING_ON)
@@ -195,7 +200,7 @@ fn spans_taken(lock: &str, holds: &[Hold], ends: &Ends, evidence: &Evidence<'_>)
             id: None,
         }
     }));
-    // Writers that wait keep readers out.
+    // Waiting writers keep readers out.
     let writers = holds
         .iter()
         .filter(|hold| hold.asked.mode == Mode::Exclusive);
@@ -217,7 +222,7 @@ fn spans_taken(lock: &str, holds: &[Hold], ends: &Ends, evidence: &Evidence<'_>)
     taken
 }
 
-/// A wait that ended later than its time, and an answer that never came.
+/// Finds waits that ended late, and answers that never came.
 fn too_late(
     lock: &str,
     hold: &Hold,
@@ -237,7 +242,7 @@ fn too_late(
         .flat_map(|spans| spans.iter())
         .map(|span| after.within(*span))
         .sum();
-    // Where the server was silent, a wait takes a time-out longer.
+    // While the server is silent, a wait may take one time-out longer.
     let silence = if forgiven > 0 {
         crate::clock::nanos(IO_TIMEOUT)
     } else {
@@ -245,7 +250,7 @@ fn too_late(
     };
     (late > forgiven + silence + kept).then(|| {
         let what = format!(
-            "a wait of {} ms of {} took {} ms, {} ms of them ready to run without a core",
+            "a wait of {} ms by {} took {} ms, {} ms of it runnable without a core",
             timeout / 1_000_000,
             hold.asked.job,
             waited.length() / 1_000_000,
@@ -264,7 +269,7 @@ fn beside_a_free_lock(
 ) -> Option<Violation> {
     (longest.length() > SLACK + kept).then(|| {
         let what = format!(
-            "{} of worker {} waited for {} ms, of which {} ms beside a free lock, and {} ms ready to run without a core",
+            "{} of worker {} waited {} ms, {} ms of it beside a free lock and {} ms runnable without a core",
             hold.asked.job,
             hold.asked.worker,
             waited.length() / 1_000_000,
@@ -275,7 +280,7 @@ fn beside_a_free_lock(
     })
 }
 
-/// The longest time in which nobody else can have kept this one out, who waited.
+/// Returns the longest time in which no one else can have blocked this waiter.
 pub(super) fn longest_free(
     hold: &Hold,
     waited: Span,
@@ -289,7 +294,7 @@ pub(super) fn longest_free(
         Mode::Permit(permits) => {
             let counted = |taking: &Taking| match taking.mode {
                 Mode::Permit(_) => (taking.span, 1),
-                // A fault that takes the key takes all.
+                // A fault that takes the key takes all permits.
                 _ => (taking.span, permits),
             };
             full(by_others.map(counted), permits)
@@ -315,7 +320,7 @@ pub(super) fn longest_free(
         .max_by_key(|gap| gap.length())
 }
 
-/// Holds during which the process was halted for longer than their lease, and went on.
+/// Counts the holds whose process was halted for longer than the lease and then resumed.
 fn halted_past_their_leases(holds: &[Hold], evidence: &Evidence<'_>) -> u64 {
     let halts = evidence
         .faults

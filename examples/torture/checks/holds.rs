@@ -1,4 +1,4 @@
-//! From records to holds.
+//! Turns records into holds.
 
 use std::collections::HashMap;
 
@@ -9,21 +9,21 @@ use crate::{
     sums::ONCE,
 };
 
-/// An attempt to get a lock, and what became of it.
+/// An attempt to acquire a lock, and its result.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
     pub(crate) asked: Asked,
     pub(crate) granted: Option<Granted>,
     /// The last moment at which its holder was sure of it.
     pub(crate) sure_until: Nanos,
-    /// When the answer was that it is not ours, or that nobody knows.
+    /// The time of a refusal, and whether the result is unknown.
     pub(crate) refused: Option<(Nanos, bool)>,
-    /// For how long its thread could have run while it waited, and no core was free.
+    /// The time for which its thread was runnable without a free core while it waited.
     pub(crate) kept_ready: Nanos,
-    /// When the wait was called off, or its end would have been if it had not ended before.
+    /// The time at which the wait was cancelled, or would have been if it had not ended before.
     pub(crate) called_off: Option<Nanos>,
     pub(crate) ended: Option<(Nanos, Option<Nanos>)>,
-    /// When its process was killed, if that was before its end.
+    /// The time at which its process was killed, if that was before its end.
     pub(crate) killed: Option<Nanos>,
 }
 
@@ -41,7 +41,7 @@ impl Hold {
         }
     }
 
-    /// When its holder was surely in: it was granted, and asked afterwards whether it still is.
+    /// Returns the time in which its holder was sure: from the grant to the last check.
     pub(crate) fn sure(&self) -> Option<Span> {
         let granted = self.granted.as_ref()?;
         (self.sure_until >= granted.at).then_some(Span {
@@ -50,7 +50,7 @@ impl Hold {
         })
     }
 
-    /// When it may have had the lock on the server, at the longest.
+    /// Returns the longest time in which it may have held the lock on the server.
     pub(crate) fn perhaps(&self) -> Span {
         let lease = self.asked.lease;
         let to = match (self.refused, self.ended) {
@@ -72,7 +72,7 @@ impl Hold {
         }
     }
 
-    /// When it waited.
+    /// Returns the time of its wait.
     pub(crate) fn waited(&self) -> Option<Span> {
         let to = match (&self.granted, self.refused) {
             (Some(granted), _) => granted.at,
@@ -85,7 +85,7 @@ impl Hold {
         })
     }
 
-    /// Whether the two must not be in together. Two of several permits may.
+    /// Returns true if the two must not overlap. Two of several permits may.
     pub(crate) fn excludes(&self, other: &Self) -> bool {
         if let Mode::Permit(permits) = self.asked.mode {
             return permits == 1;
@@ -175,7 +175,7 @@ impl Holds {
     }
 }
 
-/// What workers have seen themselves.
+/// Returns the violations that workers noticed themselves.
 pub(crate) fn broken(evidence: &Evidence<'_>) -> Vec<Violation> {
     let seen = |record: &Record| match record {
         Record::Broken {
@@ -187,7 +187,7 @@ pub(crate) fn broken(evidence: &Evidence<'_>) -> Vec<Violation> {
             let named = Checker::ALL
                 .into_iter()
                 .find(|known| known.name() == checker);
-            // What the worker saw rests on a hold that may have begun a lease or two before.
+            // The worker's observation depends on a hold that may have begun a lease or two before.
             let from = at.saturating_sub(crate::clock::millis(2_000));
             let span = Span { from, to: *at };
             let checker = named.unwrap_or(Checker::Alive);
@@ -197,7 +197,7 @@ pub(crate) fn broken(evidence: &Evidence<'_>) -> Vec<Violation> {
             Checker::LeftBehind,
             "",
             Span { from: 0, to: 0 },
-            format!("worker {worker} has {files} files more than at its beginning"),
+            format!("worker {worker} has {files} more open files than at its start"),
         )),
         _ => None,
     };

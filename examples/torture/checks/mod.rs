@@ -1,4 +1,4 @@
-//! What has to be true of a round's history. Each checker is shown to find what it is for: see [`crate::bug`].
+//! The checks of a round's history. [`crate::bug`] shows that each of them finds its bug.
 
 mod deaths;
 mod exclusion;
@@ -21,38 +21,41 @@ use crate::{
 pub(crate) use holds::{Hold, Holds};
 pub(crate) use spans::Span;
 
-/// What "at once" means where nobody promises less.
+/// The delay that counts as "at once", unless a smaller one is promised.
 pub(crate) const SLACK: Nanos = millis(250);
 
-/// Its numbers lie a little before the clock of the server that gives them, and for a while two servers may.
+/// Its numbers are slightly behind the clock of the server that gives them, and for a while two
+/// servers may.
 const HANDED_OVER: &str = "h0";
 
-/// Who goes by a clock of its own, and is not told of another master, believes in a lock for so long: a lease.
+/// A holder that uses its own clock and is not told of a new master believes in its lock for one
+/// lease.
 const NOT_TOLD: Nanos = millis(400);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Checker {
-    /// Nobody was sure of a lock while another was who excludes it: I3.
+    /// Two holders that exclude each other never held a lock at once: I3.
     Exclusion,
-    /// Numbers grow, each is used once, and who holds the lock is not refused: I1.
+    /// Numbers grow, each is used once, and the holder is not refused: I1.
     Fencing,
-    /// Nobody was sure of a lock after the server's end of it, as the server's own log has it: I4.
+    /// No holder was sure of a lock after its end in the server's own log: I4.
     ServerLog,
-    /// Nobody waited beside a free lock, and a dead holder's lock was free within its lease: I6, I16.
+    /// No waiter waited beside a free lock, and a dead holder's lock was free within its lease: I6,
+    /// I16.
     Free,
-    /// Waits ended at their time: I7.
+    /// Waits ended on time: I7.
     Deadline,
-    /// What a reentrant lock counts is at least what is held: I13.
+    /// The count of a reentrant lock is at least the number of levels held: I13.
     ReEntry,
-    /// Commits were done as often as was said; money and items are what they were.
+    /// Commits were made as often as reported; no money or items were created or lost.
     Sums,
-    /// What is to be done once in a period was done once.
+    /// Once-only work was done once in a period.
     Once,
     /// Nothing is left on the server or in a worker: I9, I11.
     LeftBehind,
-    /// No panic, no worker that does not end: I10.
+    /// No panic, and every worker ended: I10.
     Alive,
-    /// A fork's child is refused everything, and takes nothing from its parent.
+    /// A forked child is refused everything, and takes nothing from its parent.
     Fork,
 }
 
@@ -88,21 +91,21 @@ impl Checker {
     }
 }
 
-/// Something that was not as it has to be.
+/// A violated check.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
     pub(crate) checker: Checker,
     pub(crate) lock: String,
-    /// A fault in this time may be what it comes from.
+    /// A fault in this time may be the cause.
     pub(crate) span: Span,
     pub(crate) what: String,
-    /// Whose.
+    /// The workers involved.
     pub(crate) workers: Vec<u32>,
-    /// When it was over.
+    /// The time at which it was over.
     pub(crate) over: Nanos,
-    /// What was broken is that the resource refused a holder, since it knew another with a greater number.
+    /// The resource refused a holder because it had seen a greater number.
     pub(crate) is_refusal: bool,
-    /// By a fault for which docs/guarantees.md says so: its kind.
+    /// The kind of a fault for which docs/guarantees.md announces it.
     pub(crate) announced: bool,
     pub(crate) by: Option<&'static str>,
 }
@@ -157,26 +160,27 @@ impl Violation {
         self.by = cause.map(|fault| fault.kind.name);
     }
 
-    /// Not at a lock that all replicas had; numbers grow all the same; and in time all are told.
+    /// Returns false for a lock that all replicas confirmed, for numbers, which still grow, and
+    /// once all clients know the new master.
     fn may_come_of_a_failover(&self, fault: &Fault) -> bool {
         !faults::is_replicated(&self.lock)
             && (self.checker != Checker::Fencing || self.is_refusal || self.lock == HANDED_OVER)
             && (self.checker == Checker::Sums || self.over <= fault.broke_until + NOT_TOLD + SLACK)
     }
 
-    /// What stands beside permits is for people to read.
+    /// The keys beside permits are only informative.
     fn is_of_permits_alone(&self, fault: &Fault) -> bool {
         let is_semaphore = faults::SEMAPHORES.contains(&&*self.lock);
         is_semaphore && fault.kind.name.ends_with("-companion")
     }
 
-    /// By an id whose mark, which has an end, was evicted.
+    /// The mark of the commit's id, which expires, was evicted.
     fn is_a_commit_made_again(&self, fault: &Fault) -> bool {
         let is_of_ids = self.checker == Checker::Sums && self.what.starts_with(ONCE);
         is_of_ids && fault.kind.name == "evict"
     }
 
-    /// Where the last number is lost *and* the clock is set back, numbers may be smaller than before.
+    /// If the last number is lost *and* the clock is set back, numbers may be smaller than before.
     fn lost_number<'f>(&self, faults: &'f [Fault]) -> Option<&'f Fault> {
         let mut before = faults.iter().filter(|fault| fault.from <= self.span.to);
         let is_lost = before.clone().any(|fault| fault.kind.loses_companions());
@@ -188,12 +192,12 @@ impl Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (checker, by) = (self.checker.name(), self.by.unwrap_or("nothing announced"));
+        let (checker, by) = (self.checker.name(), self.by.unwrap_or("no announced fault"));
         write!(f, "{checker} at `{}`: {} ({by})", self.lock, self.what)
     }
 }
 
-/// How long a job has waited for its locks, and how often.
+/// The number of waits of a job, and their times.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Waited {
     pub(crate) times: u64,
@@ -201,27 +205,28 @@ pub(crate) struct Waited {
     pub(crate) longest: Nanos,
 }
 
-/// What was measured beside.
+/// The measurements of a round.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) pairs: HashMap<String, u64>,
     pub(crate) failures: HashMap<String, u64>,
-    /// Holders that were killed, and how long it took until the lock was another's.
+    /// The times from the kill of a holder until another had the lock.
     pub(crate) deaths: Vec<Nanos>,
-    /// Those of which nobody can tell, since nobody waited or the server was disturbed.
+    /// Deaths that cannot be timed, since no one was waiting or the server was disturbed.
     pub(crate) deaths_untold: u64,
-    /// Later than the lease and [`SLACK`], and what the machine stood still.
+    /// Later than the lease, [`SLACK`], and the time for which the machine stood still.
     pub(crate) deaths_late: usize,
     /// Holds during which a process was halted past the lease.
     pub(crate) halted_holds: u64,
     pub(crate) writes: u64,
     pub(crate) writes_refused: u64,
     pub(crate) longest_wait: Nanos,
-    /// Of acquires that were granted, by job.
+    /// For granted acquires, by job.
     pub(crate) waited: HashMap<String, Waited>,
-    /// Of waits of 50 ms and more, beside a lock or a permit that nobody can have had.
+    /// The longest time of a wait of at least 50 ms beside a lock or permit that cannot have been
+    /// held.
     pub(crate) longest_beside_a_free_lock: Nanos,
-    /// Waits that were looked at for having slept beside a free lock.
+    /// The number of waits checked for time beside a free lock.
     pub(crate) waits: u64,
 }
 
@@ -229,17 +234,17 @@ pub(crate) struct Figures {
 pub(crate) struct Evidence<'a> {
     pub(crate) records: &'a [Record],
     pub(crate) faults: &'a [Fault],
-    /// When processes of workers were killed, by us or by an accident.
+    /// The times at which worker processes were killed, by a fault or by accident.
     pub(crate) killed: &'a HashMap<u32, Nanos>,
     pub(crate) stalls: &'a [Span],
-    /// There are several servers.
+    /// True with several servers.
     pub(crate) are_several: bool,
     pub(crate) server_logs: &'a [Vec<u8>],
-    /// How far the server's clock is ahead of ours, if it was not set.
+    /// The lead of the server's clock over ours, if it was not set.
     pub(crate) wall_is_ahead: Option<i128>,
 }
 
-/// Looks at everything.
+/// Runs all checks.
 pub(crate) fn check(evidence: &Evidence<'_>) -> (Vec<Violation>, Figures) {
     let mut figures = Figures::default();
     let holds = Holds::of(evidence, &mut figures);

@@ -1,7 +1,8 @@
-//! Work that is to be done once in a period was done once.
+//! Once-only work was done once in a period.
 //!
-//! The period counts from the mark, which the server wrote between the end of the work and the answer. Whoever asked after
-//! that answer, and began before the period was over since the end of the work, has done it again.
+//! The period starts at the mark, which the server wrote between the end of the work and its
+//! answer. A run that asked after that answer, and began before the period since the end of the
+//! work was over, repeated it.
 
 use super::{Checker, Span, Violation};
 use crate::history::Record;
@@ -31,7 +32,7 @@ pub(super) fn check(records: &[Record]) -> Vec<Violation> {
         });
         for begun in again {
             let what = format!(
-                "it was done again {} ms after it",
+                "the work was repeated {} ms later",
                 (begun - over) / 1_000_000
             );
             let span = Span {

@@ -1,14 +1,14 @@
-//! Nobody is sure of a lock after the server's end of it.
+//! No holder is sure of a lock after the server's end of it.
 //!
-//! The server writes down each end as a moment of its own clock, in its log of writes. The last end that a token was given is
-//! the latest that its hold can have lasted.
+//! The server's write log has each end, as a time of its own clock. The last end that a token was
+//! given is the latest possible end of its hold.
 
 use std::{collections::HashMap, mem};
 
 use super::{Checker, Evidence, Hold, Holds, Span, Violation};
 use crate::clock::Nanos;
 
-/// Ends are whole milliseconds, and a key is there during the last of them.
+/// Ends are whole milliseconds, and a key exists until the end of its last one.
 const WHOLE: i128 = 2_000_000;
 
 pub(super) fn check(holds: &Holds, ends: &Ends, evidence: &Evidence<'_>) -> Vec<Violation> {
@@ -39,7 +39,7 @@ pub(super) fn check(holds: &Holds, ends: &Ends, evidence: &Evidence<'_>) -> Vec<
                 to: hold.sure_until,
             };
             let what = format!(
-                "{} of worker {} was sure {} µs after the server's end",
+                "{} of worker {} was sure of the lock {} µs after the server's end of it",
                 hold.asked.job,
                 hold.asked.worker,
                 late / 1_000
@@ -55,11 +55,12 @@ pub(super) fn check(holds: &Holds, ends: &Ends, evidence: &Evidence<'_>) -> Vec<
 #[derive(Default)]
 pub(super) struct Ends {
     latest: HashMap<String, i64>,
-    /// Of permits, the end that was given with the permit.
+    /// For permits, the end that was set with the grant.
     first: HashMap<String, i64>,
-    /// The token that a key holds.
+    /// The token in each key.
     holds: HashMap<String, String>,
-    /// The tokens that are counted in a companion, and whether it is gone: then the lock's own end counts for all of them.
+    /// The tokens counted in a companion, and whether it is gone: then the lock's own end applies
+    /// to all of them.
     companions: HashMap<String, (Vec<String>, bool)>,
 }
 
@@ -72,7 +73,7 @@ impl Ends {
         ends
     }
 
-    /// When the server granted a permit, by our clock: not before this moment.
+    /// Returns the earliest time at which the server may have granted a permit, by our clock.
     pub(super) fn permit_granted(&self, hold: &Hold, evidence: &Evidence<'_>) -> Option<Nanos> {
         let token = hold.granted.as_ref()?.token.as_ref()?;
         let end = i128::from(*self.first.get(token)?) * 1_000_000;
@@ -101,7 +102,8 @@ impl Ends {
                     self.ends(&token.unwrap_or_default(), word(2));
                     self.all_end(word(1), word(2));
                 }
-                // A key whose slot moves comes with its end: first the type of a text and its length, then the token.
+                // A key that moves with its slot keeps its expiry. Its value is the type and length
+                // of a string, then the token.
                 "RESTORE" | "RESTORE-ASKING" => {
                     if let Some(token) = word(3).strip_prefix("\0$").and_then(|text| text.get(..36))
                     {
@@ -111,7 +113,7 @@ impl Ends {
                 }
                 "ZADD" => self.permit(&words),
                 "DEL" | "UNLINK" => self.is_gone(word(1)),
-                // Without an end it has none that could be passed.
+                // Without an expiry there is no end that could be passed.
                 "PERSIST" => {
                     let token = self.holds.get(word(1)).cloned();
                     let never = i64::MAX.to_string();
@@ -124,7 +126,7 @@ impl Ends {
         }
     }
 
-    /// Readers, writers and levels of reentrant locks: a field for each, named after its token.
+    /// Reads a field for each reader, writer or reentrant level, named after its token.
     fn fields(&mut self, words: &[String]) {
         let Some(key) = words.get(1) else {
             return;
@@ -143,14 +145,14 @@ impl Ends {
         }
     }
 
-    /// The end of a permit, and whose it is: the last two words.
+    /// Reads the end of a permit and its token, which are the last two words.
     fn permit(&mut self, words: &[String]) {
         let Some([end, token]) = words.get(words.len().saturating_sub(2)..) else {
             return;
         };
         self.ends(token, end);
         if let Ok(end) = end.parse() {
-            // A replica's log repeats it.
+            // A replica's log repeats the command.
             let first = self.first.entry(token.clone()).or_insert(end);
             *first = (*first).min(end);
         }
@@ -162,7 +164,7 @@ impl Ends {
         }
     }
 
-    /// A lock is renewed without its companion.
+    /// Renewing a lock does not touch its companion.
     fn all_end(&mut self, lock: &str, end: &str) {
         let companion = self.companions.get(&format!("{{{lock}}}:lease"));
         let tokens = companion.filter(|(_, is_gone)| *is_gone);
@@ -179,7 +181,7 @@ impl Ends {
     }
 }
 
-/// The next command of a log, and what comes after it.
+/// Returns the next command of a log, and the rest.
 fn command(log: &[u8]) -> Option<(Vec<String>, &[u8])> {
     let (count, mut rest) = number(log, b'*')?;
     let mut words = Vec::new();

@@ -1,4 +1,4 @@
-//! Times from a moment to another.
+//! Spans of time.
 
 use crate::clock::Nanos;
 
@@ -17,7 +17,7 @@ impl Span {
         self.to.saturating_sub(self.from)
     }
 
-    /// The part of it that lies in another.
+    /// Returns the length of the overlap with another span.
     pub(crate) fn within(self, other: Self) -> Nanos {
         self.to
             .min(other.to)
@@ -25,7 +25,7 @@ impl Span {
     }
 }
 
-/// What is left of a span when these, sorted by their beginnings, are taken out.
+/// Returns the parts of a span that the covers, sorted by their starts, leave free.
 pub(crate) fn gaps(span: Span, covers: &[Span]) -> Vec<Span> {
     let (mut at, mut left) = (span.from, Vec::new());
     for cover in covers {
@@ -49,7 +49,8 @@ pub(crate) fn gaps(span: Span, covers: &[Span]) -> Vec<Span> {
     left
 }
 
-/// When so many at least are taken, sorted. Each span takes a number of them.
+/// Returns the sorted times in which at least `permits` are taken. Each span takes a number of
+/// them.
 pub(crate) fn full(taken: impl Iterator<Item = (Span, u32)>, permits: u32) -> Vec<Span> {
     let mut changes: Vec<(Nanos, i64)> = taken
         .flat_map(|(span, count)| [(span.from, i64::from(count)), (span.to, -i64::from(count))])

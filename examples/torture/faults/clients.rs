@@ -1,4 +1,4 @@
-//! Faults of connections and of what a process may have: closed by the server, no descriptors left.
+//! Faults of connections and process limits: closed by the server, or no descriptors left.
 
 use std::{fs, path::PathBuf, process::Command, thread, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{AtClients, Hit, Kind, Made, Make, surely};
 use crate::stage::OPERATOR;
 
 pub(super) const KINDS: &[Kind] = &[
-    // The waiters' connection is looked after once a second.
+    // The connection of waiters is checked once a second.
     of("kill-tracked", 1_500, kill_tracked),
     of("kill-listeners", 1_500, kill_listeners),
     of("kill-pooled", 600, kill_pooled),
@@ -28,7 +28,7 @@ const fn of(name: &'static str, disturbs: u64, make: fn(&mut AtClients<'_>) -> M
     }
 }
 
-/// The connections of waiters and watchdogs: one of them.
+/// Closes one connection of waiters or watchdogs.
 fn kill_tracked(at: &mut AtClients<'_>) -> Made {
     kill_one(at, |flags| flags.contains('t'))
 }
@@ -54,7 +54,7 @@ fn kill_one(at: &mut AtClients<'_>, is_wanted: fn(&str) -> bool) -> Made {
     Ok((killed == Some(1)).then(Hit::default))
 }
 
-/// Closes the connections of workers whose flags are these. Answers how many.
+/// Closes the connections of workers with these flags. Returns how many.
 pub(super) fn kill_workers_connections(
     conn: &mut Connection,
     is_wanted: fn(&str) -> bool,
@@ -67,7 +67,8 @@ fn kill(conn: &mut Connection, id: &str) -> anyhow::Result<i64> {
     Ok(cmd("CLIENT").arg(&["KILL", "ID", id]).query(conn)?)
 }
 
-/// Not those of operators: what they have begun has to be ended. Nor those of other servers and of sentinels.
+/// Excludes connections of operators, who must complete their commands, and those of other servers
+/// and of sentinels.
 fn workers_connections(
     conn: &mut Connection,
     is_wanted: fn(&str) -> bool,
@@ -90,7 +91,7 @@ fn word<'l>(line: &'l str, start: &str) -> Option<&'l str> {
     line.split(' ').find_map(|word| word.strip_prefix(start))
 }
 
-/// A worker may open nothing more for a while, and its pooled connections are closed.
+/// Lets a worker open no more files for a while, and closes its pooled connections.
 fn few_descriptors(at: &mut AtClients<'_>) -> Made {
     let mut targets = at.targets();
     at.random.shuffle(&mut targets);
@@ -116,14 +117,14 @@ fn few_descriptors(at: &mut AtClients<'_>) -> Made {
     Ok(Some(Hit::all()))
 }
 
-/// A worker may start no thread and no process for a while, and connections are closed.
+/// Lets a worker start no thread or process for a while, and closes connections.
 fn few_threads(at: &mut AtClients<'_>) -> Made {
     let mut targets = at.targets();
     at.random.shuffle(&mut targets);
     let Some(target) = targets.pop() else {
         return Ok(None);
     };
-    // One that has just begun has no threads to work with yet.
+    // A worker that has just started has no threads to work with yet.
     let threads = fs::read_dir(format!("/proc/{}/task", target.pid));
     if threads.map_or(0, Iterator::count) < at.jobs {
         return Ok(None);
@@ -139,7 +140,7 @@ fn few_threads(at: &mut AtClients<'_>) -> Made {
     Ok(Some(Hit::all()))
 }
 
-/// A group of the kernel's with one process in it, which may start no thread. Also root is bound by it.
+/// A control group with one process that may start no thread. It limits root too.
 struct ThreadLimit {
     group: PathBuf,
     before: PathBuf,
@@ -147,12 +148,12 @@ struct ThreadLimit {
 }
 
 impl ThreadLimit {
-    /// Only where such groups can be made, by root as a rule.
+    /// Works only if such groups can be created, usually as root.
     fn of(pid: i32) -> anyhow::Result<Self> {
         let (root, before) = [("/sys/fs/cgroup/pids", "pids"), ("/sys/fs/cgroup", "")]
             .into_iter()
             .find_map(|(root, controller)| Some((PathBuf::from(root), group(pid, controller)?)))
-            .context("no groups that limit threads")?;
+            .context("no control group can limit threads")?;
         let limit = Self {
             group: root.join(format!("torture-{pid}")),
             before: root.join(before.trim_start_matches('/')),
@@ -171,7 +172,8 @@ impl ThreadLimit {
     fn lift(&self) -> anyhow::Result<()> {
         fs::write(self.group.join("pids.max"), "max")?;
         surely(|| {
-            // It may have been killed meanwhile, and its children are in it as well, also those that it makes now.
+            // The process may have been killed meanwhile. Its children, including new ones, are in
+            // the group too.
             let inside = fs::read_to_string(self.group.join("cgroup.procs"))?;
             for pid in inside.lines() {
                 let _ = fs::write(self.before.join("cgroup.procs"), pid);
@@ -181,7 +183,7 @@ impl ThreadLimit {
     }
 }
 
-/// The group that a process is in.
+/// Returns the control group of a process.
 fn group(pid: i32, controller: &str) -> Option<String> {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     groups.lines().find_map(|line| {

@@ -15,7 +15,7 @@ type At<'a> = AtSeveral<'a, Cluster>;
 pub(super) const KINDS: &[Kind] = &[
     of("shard-kill", LOST, 1_500, |at| kill(at, false)),
     of("shard-write-lost", LOST, 1_500, |at| kill(at, true)),
-    // Nothing is lost by it.
+    // A planned failover loses nothing.
     of("shard-replaced", &[], 1_500, replace),
     of("shard-stop", LOST, 1_500, stop),
     of("shard-stop-briefly", &[], 1_500, |at| {
@@ -40,12 +40,12 @@ fn some_master(at: &mut At<'_>) -> anyhow::Result<usize> {
 
 fn locks_of(at: &At<'_>, master: usize) -> Vec<&'static str> {
     let mut locks = ALL_LOCKS.to_vec();
-    // One of which nobody says where it is may be there.
+    // The list may contain a lock whose master is unknown.
     locks.retain(|lock| master_of(at, lock).is_ok_and(|found| found == master));
     locks
 }
 
-/// The master of a shard dies. `cut_first`: its replica has not got what it wrote last.
+/// Kills the master of a shard. `cut_first`: without its last writes on the replica.
 fn kill(at: &mut At<'_>, cut_first: bool) -> Made {
     let lock = if cut_first {
         at.lock_with_long_leases()
@@ -75,7 +75,7 @@ fn replace(at: &mut At<'_>) -> Made {
     Ok(Some(Hit::all()))
 }
 
-/// It is silent until another has its place, and comes back.
+/// Freezes the master until it was replaced, then resumes it.
 fn stop(at: &mut At<'_>) -> Made {
     let before = some_master(at)?;
     let locks = locks_of(at, before);
@@ -90,7 +90,7 @@ fn stop(at: &mut At<'_>) -> Made {
     Ok(Some(Hit::shard(locks).broke_until(until)))
 }
 
-/// It hears nothing of the others, and clients reach it.
+/// Cuts the master off from the other nodes, but not from clients.
 fn cut_off(at: &mut At<'_>) -> Made {
     let before = some_master(at)?;
     let locks = locks_of(at, before);
@@ -113,7 +113,8 @@ fn kill_replica(at: &mut At<'_>) -> Made {
     Ok(Some(Hit::all()))
 }
 
-/// The slot of a lock goes to another shard, and is open between the two for up to so many milliseconds.
+/// Moves a lock's slot to another shard. The slot is open between the two for up to `open`
+/// milliseconds.
 fn move_slot(at: &mut At<'_>, open: u64) -> Made {
     let lock = at.some_lock();
     let from = master_of(at, lock)?;

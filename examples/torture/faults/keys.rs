@@ -1,4 +1,4 @@
-//! Faults of what the server holds: deleted, overwritten, evicted, flushed.
+//! Faults of the server's data: deleted, overwritten, evicted, flushed.
 
 use std::{thread, time::Duration};
 
@@ -7,7 +7,8 @@ use leasehold::redis::{Commands, cmd};
 use super::{AtServer, Hit, Kind, Made, at_server as of, surely};
 use crate::checks::Checker;
 
-/// A holder that loses its lock in this way may go on until it knows, while another has it.
+/// A holder that loses its lock this way may continue until it learns of it, while another holds
+/// the lock.
 const HOLDERS: &[Checker] = &[
     Checker::Exclusion,
     Checker::Fencing,
@@ -24,7 +25,7 @@ pub(super) const EVERYTHING: &[Checker] = &[
     Checker::Sums,
 ];
 
-/// Marks of work that was done have an end as well.
+/// Marks of completed work expire too.
 const EVICTED: &[Checker] = &[
     Checker::Exclusion,
     Checker::Fencing,
@@ -38,7 +39,7 @@ pub(super) const KINDS: &[Kind] = &[
     of("overwrite-lock", HOLDERS, 0, overwrite_lock),
     of("lock-of-another-type", HOLDERS, 0, retype_lock),
     of("persist-lock", &[], 0, persist_lock),
-    // The count of a reentrant hold rests on it.
+    // The count of a reentrant hold depends on the companion.
     of(
         "delete-companion",
         &[Checker::ReEntry, Checker::Exclusion],
@@ -62,7 +63,7 @@ fn delete_lock(at: &mut AtServer<'_>) -> Made {
     Ok((deleted == 1).then(|| Hit::lock(lock)))
 }
 
-/// By somebody who sets it without asking, for a moment.
+/// Overwrites the lock with a plain `SET`, for a moment.
 fn overwrite_lock(at: &mut AtServer<'_>) -> Made {
     let (mut conn, lock) = (at.operator()?, at.lock());
     let set: Option<String> = cmd("SET")
@@ -81,7 +82,7 @@ fn retype_lock(at: &mut AtServer<'_>) -> Made {
     thread::sleep(Duration::from_millis(100));
     surely(|| {
         let mut conn = at.operator()?;
-        // It may have been taken in between, and pushed to nothing.
+        // The lock may have been taken in between: then nothing was pushed.
         if conn.key_type::<_, String>(&key)? == "list" {
             let _: i64 = conn.del(&key)?;
         }
@@ -90,7 +91,7 @@ fn retype_lock(at: &mut AtServer<'_>) -> Made {
     Ok((deleted + pushed > 0).then(|| Hit::lock(lock)))
 }
 
-/// An operator gives the holder time, and its end back a little later.
+/// Removes the lock's expiry, as an operator might, and restores it a little later.
 fn persist_lock(at: &mut AtServer<'_>) -> Made {
     let (mut conn, lock) = (at.operator()?, at.lock());
     let key = format!("lock:{lock}");
@@ -126,7 +127,7 @@ fn flush(at: &mut AtServer<'_>) -> Made {
     Ok(Some(Hit::all()))
 }
 
-/// The server is full, and makes room by what has an end: locks.
+/// Fills the server, so that it evicts keys with an expiry: locks.
 fn evict(at: &mut AtServer<'_>) -> Made {
     let set = |settings: [(&str, &str); 2]| -> anyhow::Result<()> {
         let mut conn = at.operator()?;

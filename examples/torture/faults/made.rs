@@ -1,4 +1,4 @@
-//! What was done to whom, and those who do it one after the other.
+//! The faults that were made, with their targets, and the loops that make them.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -9,20 +9,20 @@ use std::{
 use super::Kind;
 use crate::clock::{Nanos, now};
 
-/// `None`: there was nothing to do it to.
+/// `None`: there was no target.
 pub(crate) type Made = anyhow::Result<Option<Hit>>;
 
 pub(crate) type Log = Mutex<Vec<Fault>>;
 
-/// What was hit.
+/// The target of a fault.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hit {
     lock: Option<&'static str>,
-    /// A worker, and for how long it was kept from working.
+    /// The workers that were kept from working.
     pub(super) workers: Vec<u32>,
-    /// The locks that were on the server, if others were on another.
+    /// The locks on the server, if others were on another server.
     shard: Option<Vec<&'static str>>,
-    /// The last moment at which it broke what it announces, if that was before its end.
+    /// The last moment of the announced effect, if it was before the end.
     broke_until: Option<Nanos>,
 }
 
@@ -64,7 +64,7 @@ impl Hit {
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) kind: &'static Kind,
-    /// It was made whole.
+    /// True if the fault was made completely.
     pub(crate) counts: bool,
     pub(crate) from: Nanos,
     pub(crate) to: Nanos,
@@ -75,7 +75,7 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// Whether it was made to this lock. Sums and the like have none.
+    /// Returns true if the fault hit this lock. Sums and the like have none.
     pub(crate) fn hits(&self, lock: &str) -> bool {
         let hits_shard = |locks: &Vec<&str>| lock.is_empty() || locks.contains(&lock);
         self.lock.is_none_or(|hit| hit == lock) && self.shard.as_ref().is_none_or(hits_shard)
@@ -83,7 +83,7 @@ impl Fault {
 }
 
 impl Fault {
-    /// One that lasts for the whole of a round.
+    /// Creates a fault that lasts for the whole round.
     pub(crate) fn of_a_round(kind: &'static Kind, from: Nanos) -> Self {
         let to = now();
         Self {
@@ -105,7 +105,7 @@ pub(crate) trait Maker {
 
     fn make(&mut self, kind: &'static Kind) -> Made;
 
-    /// Between two, in milliseconds.
+    /// The longest pause between two faults, in milliseconds.
     fn longest_rest(&self) -> u64 {
         150
     }
@@ -117,7 +117,7 @@ pub(crate) trait Maker {
     }
 }
 
-/// Faults of these kinds, one after the other.
+/// Makes faults of these kinds, one after the other.
 pub(crate) fn in_turn(
     maker: &mut impl Maker,
     kinds: &[&'static Kind],
@@ -136,7 +136,7 @@ pub(crate) fn in_turn(
     maker.after_each(log);
 }
 
-/// Each kind once, in an order of its own, before any comes again.
+/// Picks each kind once, in random order, before repeating any.
 fn next(
     order: &mut Vec<&'static Kind>,
     kinds: &[&'static Kind],
@@ -149,7 +149,8 @@ fn next(
     order.pop().unwrap_or(kinds[0])
 }
 
-/// A fault that failed counts as none, and may have happened by half: what it announces and disturbs it does all the same.
+/// A fault that failed does not count but may have happened in part: it still announces and
+/// disturbs.
 pub(super) fn note(kind: &'static Kind, from: Nanos, made: Made, log: &Log) {
     let (hit, counts) = match made {
         Ok(None) => return,

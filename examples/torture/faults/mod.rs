@@ -1,4 +1,5 @@
-//! The kinds of faults, what guarantees.md announces for each, and those who make them.
+//! The kinds of faults, the violations that guarantees.md announces for each, and the threads that
+//! make them.
 
 mod clients;
 mod cluster;
@@ -35,11 +36,11 @@ pub(crate) use made::{Fault, Log, Maker, in_turn};
 use made::{Hit, Made, note};
 pub(crate) use several::AtSeveral;
 
-/// The locks that faults are made to.
+/// The locks that faults hit.
 const LOCKS: &[&str] = &["m0", "m1", "h0", "r0", "w0", "d0", "p0", SEMAPHORES[0]];
-/// The lock that all replicas have to have before it is granted.
+/// The lock that all replicas must confirm before it is granted.
 pub(crate) const REPLICATED: &str = "s0";
-/// The semaphores, and the one of which all replicas have to have each permit.
+/// The semaphores. All replicas must confirm each permit of the second one.
 pub(crate) const SEMAPHORES: &[&str] = &["n0", REPLICATED_PERMITS];
 pub(crate) const REPLICATED_PERMITS: &str = "n1";
 
@@ -47,13 +48,13 @@ pub(crate) fn is_replicated(lock: &str) -> bool {
     [REPLICATED, REPLICATED_PERMITS].contains(&lock)
 }
 
-/// The locks of which sets are taken.
+/// The locks that sets use.
 pub(crate) const OF_SETS: &[&str] = &[
     "a00", "a01", "a02", "a03", "a04", "a05", "a06", "a07", "a08", "a09", "a10", "a11", "a12",
     "a13", "a14", "a15",
 ];
 
-/// Those that faults of one lock are made to.
+/// Returns the locks that faults on a single lock hit.
 pub(crate) fn locks_hit(only: Option<Only>) -> &'static [&'static str] {
     match only {
         None => LOCKS,
@@ -66,36 +67,37 @@ pub(crate) fn locks_hit(only: Option<Only>) -> &'static [&'static str] {
 #[derive(Debug)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
-    /// What it may break, as docs/guarantees.md says.
+    /// The checks that it may violate, as docs/guarantees.md says.
     pub(crate) announces: &'static [Checker],
-    /// For so long after it nothing is promised about how long a wait takes, in milliseconds.
+    /// For this long afterwards no wait has a time limit, in milliseconds.
     pub(crate) disturbs: u64,
-    /// It is another master that grants what was granted, so that numbers grow all the same, and what all replicas have is kept.
+    /// Another master takes over, so that numbers still grow, and writes that all replicas have are
+    /// kept.
     fails_over: bool,
     make: Make,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Make {
-    /// What is done to the server and what it holds.
+    /// Hits the server or its data.
     AtServer(fn(&mut AtServer<'_>) -> Made),
-    /// What is done to a group that sentinels watch.
+    /// Hits a group with sentinels.
     AtSentinels(fn(&mut AtSeveral<'_, Sentinels>) -> Made),
     AtCluster(fn(&mut AtSeveral<'_, Cluster>) -> Made),
-    /// What is done to processes and connections.
+    /// Hits processes or connections.
     AtClients(fn(&mut AtClients<'_>) -> Made),
-    /// What lies in wait in the proxy for a command.
+    /// Waits in the proxy for a command.
     AtProxy(Arm),
-    /// What workers do themselves.
+    /// Caused by the workers themselves.
     ByWorkers,
-    /// The clock of one worker is faster by so many millionths for the whole round.
+    /// Makes the clock of one worker faster by this many millionths for the whole round.
     ByClock(i64),
 }
 
-/// Lays it there, and answers what tells that the command came.
+/// Arms the proxy, and returns a flag that is set when the command came.
 type Arm = fn(&mut AtClients<'_>) -> Arc<AtomicBool>;
 
-/// A worker process as those who make faults see it.
+/// A worker process, as fault makers see it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) worker: u32,
@@ -104,32 +106,32 @@ pub(crate) struct Target {
 
 pub(crate) type Targets = Mutex<Vec<Target>>;
 
-/// Everything that a fault of the server's side needs.
+/// The context of a fault on the side of the servers.
 pub(crate) struct AtServer<'a> {
     pub(crate) server: &'a mut Server,
     pub(crate) url: &'a str,
     pub(crate) folder: &'a Path,
     pub(crate) has_clock: bool,
     pub(crate) clock_ahead: i64,
-    /// Those of which one is hit.
+    /// The locks of which one is hit.
     pub(crate) locks: &'static [&'static str],
     pub(crate) random: fastrand::Rng,
 }
 
-/// Everything that a fault of the clients' side needs.
+/// The context of a fault on the side of the clients.
 pub(crate) struct AtClients<'a> {
     pub(crate) proxy: Option<&'a Proxy>,
-    /// Of each server.
+    /// The URL of each server.
     pub(crate) urls: Vec<String>,
     pub(crate) targets: &'a Targets,
-    /// How many threads with jobs a worker has at least.
+    /// The least number of job threads in a worker.
     pub(crate) jobs: usize,
-    /// Those whose holders are hit.
+    /// The locks whose holders are hit.
     pub(crate) locks: &'static [&'static str],
     pub(crate) random: fastrand::Rng,
-    /// What waits in the proxy for a command that has not come yet.
+    /// The faults that wait in the proxy for a command.
     pub(crate) armed: Vec<Armed>,
-    /// When workers have no time left.
+    /// The time at which workers stop.
     pub(crate) proxied_until: Nanos,
 }
 
@@ -140,7 +142,7 @@ pub(crate) struct Armed {
     came: Arc<AtomicBool>,
 }
 
-/// All kinds that there are.
+/// Returns all kinds.
 pub(crate) fn all_kinds() -> impl Iterator<Item = &'static Kind> {
     let tables = [
         processes::KINDS,
@@ -154,7 +156,7 @@ pub(crate) fn all_kinds() -> impl Iterator<Item = &'static Kind> {
     tables.into_iter().flatten()
 }
 
-/// Those that can be made where these servers are.
+/// Returns the kinds that this topology allows.
 pub(crate) fn kinds(topology: Topology) -> impl Iterator<Item = &'static Kind> {
     all_kinds().filter(move |kind| kind.is_for(topology))
 }
@@ -192,7 +194,7 @@ impl Kind {
         }
     }
 
-    /// By how many millionths the clock of a worker is faster.
+    /// The millionths by which the clock of a worker is faster.
     pub(crate) fn rate(&self) -> Option<i64> {
         match self.make {
             Make::ByClock(rate) => Some(rate),
@@ -204,12 +206,12 @@ impl Kind {
         self.fails_over
     }
 
-    /// Whether data is lost that no lease protects.
+    /// Returns true if data is lost that no lease protects.
     pub(crate) fn loses_data(&self) -> bool {
         self.announces.contains(&Checker::Sums)
     }
 
-    /// Whether the keys beside locks are lost, or some.
+    /// Returns true if keys beside the locks may be lost.
     pub(crate) fn loses_companions(&self) -> bool {
         self.loses_data() || self.name == "evict" || self.name.ends_with("-companion")
     }
@@ -243,10 +245,11 @@ impl Maker for AtServer<'_> {
 }
 
 impl AtClients<'_> {
-    /// Makes faults of these kinds, and waits for what is armed then.
+    /// Makes faults of these kinds, and then waits for those still armed.
     pub(crate) fn work(&mut self, kinds: &[&'static Kind], go_on: &dyn Fn() -> bool, log: &Log) {
         in_turn(self, kinds, go_on, log);
-        // What is still armed may happen while the workers end. An interrupted run does not wait for that.
+        // A fault still armed may happen while the workers end. An interrupted run does not wait
+        // for it.
         let was_interrupted = now() + millis(2_500) < self.proxied_until;
         while !was_interrupted && self.proxied_until > now() && !self.armed.is_empty() {
             self.rest(self.longest_rest());
@@ -254,7 +257,7 @@ impl AtClients<'_> {
         }
     }
 
-    /// Waits a little for the command at which it happens.
+    /// Waits briefly for the command that triggers the fault.
     fn arm(&mut self, kind: &'static Kind, from: Nanos, arm: Arm) {
         let came = arm(self);
         let patience = now() + millis(400);
@@ -273,7 +276,7 @@ impl AtClients<'_> {
         }
     }
 
-    /// To one of the servers.
+    /// Opens an operator's connection to one of the servers.
     fn operator(&mut self) -> anyhow::Result<Connection> {
         if let [url] = &*self.urls {
             return stage::operator(url);
@@ -282,7 +285,7 @@ impl AtClients<'_> {
         stage::operator(url)
     }
 
-    /// To all of them that answer.
+    /// Opens one to each server that answers.
     fn operators(&self) -> anyhow::Result<Vec<Connection>> {
         if let [url] = &*self.urls {
             return Ok(vec![stage::operator(url)?]);
@@ -322,7 +325,7 @@ impl Maker for AtClients<'_> {
     }
 }
 
-/// Undoes until it is undone: what stays would be no fault but another server.
+/// Retries until the fault is undone: a lasting one would be a different server, not a fault.
 fn surely(mut undo: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
     for _ in 0..50 {
         if undo().is_ok() {

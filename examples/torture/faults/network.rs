@@ -1,4 +1,4 @@
-//! Faults between a worker and the server, by the proxy that half of the workers go through.
+//! Faults between workers and the server, made by the proxy that half of the workers use.
 
 use std::{
     sync::{
@@ -13,7 +13,7 @@ use crate::common::proxy::Point;
 
 #[allow(
     clippy::redundant_closure_for_method_calls,
-    reason = "a method is of one lifetime, and a closure of any"
+    reason = "a method has one lifetime, a closure any"
 )]
 pub(super) const KINDS: &[Kind] = &[
     of("cut-before", 600, |at| {
@@ -22,7 +22,7 @@ pub(super) const KINDS: &[Kind] = &[
     of("cut-after", 600, |at| {
         break_one(at, |point| point.cut_after())
     }),
-    // A time-out, and then another connection.
+    // The call times out, and the next one opens another connection.
     of("swallow", 1_500, |at| {
         break_one(at, |point| point.swallow())
     }),
@@ -69,7 +69,7 @@ const fn of(name: &'static str, disturbs: u64, arm: Arm) -> Kind {
     }
 }
 
-/// Breaks one of the next commands of a name.
+/// Breaks one of the next commands with this name.
 fn break_one(at: &mut AtClients<'_>, how: impl FnOnce(Point<'_>)) -> Arc<AtomicBool> {
     let commands = [
         "EVALSHA", "EVALSHA", "EVALSHA", "EXEC", "SET", "WATCH", "CLIENT",
@@ -81,7 +81,7 @@ fn break_one(at: &mut AtClients<'_>, how: impl FnOnce(Point<'_>)) -> Arc<AtomicB
     let Some(proxy) = at.proxy else {
         return came;
     };
-    // What went through is counted by the proxy for tests: here it only takes room.
+    // The proxy counts traffic for the tests: discard that here to save memory.
     proxy.traffic_of(|| ());
     proxy
         .at(command)

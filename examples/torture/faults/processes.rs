@@ -30,7 +30,7 @@ pub(super) const KINDS: &[Kind] = &[
     },
 ];
 
-/// None of these excuses anything: a holder that is dead or halted loses its lock within its lease.
+/// None of these excuses a violation: a dead or halted holder loses its lock within its lease.
 const fn of(name: &'static str, make: Make) -> Kind {
     Kind {
         name,
@@ -57,10 +57,10 @@ fn kill_waiter(at: &mut AtClients<'_>) -> Made {
     Ok(hit(&[waiter]))
 }
 
-/// Past the lease, all that hold something.
+/// Halts all workers that hold a lock, for longer than the lease.
 fn stop_holders(at: &mut AtClients<'_>) -> Made {
     let mut holders = holders(at)?;
-    // Somebody has to want the locks meanwhile.
+    // At least one worker must still want the locks meanwhile.
     holders.truncate(at.targets().len().saturating_sub(1).max(1));
     let millis = at.random.u64(450..1_000);
     Ok(halt(&holders, millis))
@@ -78,7 +78,7 @@ fn stop_waiter(at: &mut AtClients<'_>) -> Made {
     Ok(halt(&waiter, millis))
 }
 
-#[allow(clippy::unnecessary_wraps, reason = "as all kinds")]
+#[allow(clippy::unnecessary_wraps, reason = "the signature of all kinds")]
 fn stop_all(at: &mut AtClients<'_>) -> Made {
     let all = at.targets();
     let millis = at.random.u64(100..900);
@@ -101,7 +101,7 @@ fn hit(targets: &[Target]) -> Option<Hit> {
     (!targets.is_empty()).then(|| Hit::workers(workers))
 }
 
-/// Workers that hold a lock at the moment, in any order.
+/// Returns the workers that hold a lock now, in random order.
 fn holders(at: &mut AtClients<'_>) -> anyhow::Result<Vec<Target>> {
     let mut conns = at.operators()?;
     let mut found: Vec<Target> = Vec::new();
@@ -116,7 +116,7 @@ fn holders(at: &mut AtClients<'_>) -> anyhow::Result<Vec<Target>> {
     Ok(found)
 }
 
-/// Of several servers one has the lock, and others refuse to tell.
+/// Asks several servers: one has the lock, and the others may refuse to answer.
 fn holders_at_any(
     conns: &mut [Connection],
     lock: &str,
@@ -153,7 +153,7 @@ fn holders_at(
     Ok(workers.collect())
 }
 
-/// The worker whose process an owner's text names.
+/// Returns the worker whose process an owner's text names.
 fn worker_in(owner: &str, targets: &[Target]) -> Option<Target> {
     let mut numbers = owner.split(|sign: char| !sign.is_ascii_digit());
     numbers.find_map(|number| {
@@ -165,7 +165,7 @@ fn worker_in(owner: &str, targets: &[Target]) -> Option<Target> {
     })
 }
 
-/// A worker that does not hold the lock of another.
+/// Returns a worker that does not hold the lock of the target.
 fn somebody_else(at: &mut AtClients<'_>) -> anyhow::Result<Option<Target>> {
     let holds: Vec<u32> = holders(at)?.iter().map(|target| target.worker).collect();
     let mut others = at.targets();

@@ -1,4 +1,4 @@
-//! Faults of a master that sentinels watch, of its replicas, and of the sentinels.
+//! Faults of a master with sentinels, of its replicas, and of the sentinels.
 
 use std::{thread, time::Duration};
 
@@ -28,7 +28,7 @@ pub(super) const KINDS: &[Kind] = &[
     of("replication-cut", &[], 1_500, cut_replication),
 ];
 
-/// The master dies. `cut_first`: no replica has what it wrote last.
+/// Kills the master. `cut_first`: without its last writes on the replicas.
 fn kill(at: &mut At<'_>, cut_first: bool) -> Made {
     let before = at.servers.master()?;
     at.replaces();
@@ -44,7 +44,7 @@ fn kill(at: &mut At<'_>, cut_first: bool) -> Made {
     Ok(Some(Hit::all().broke_until(next.until(at)?)))
 }
 
-/// As planned: the master before does not know of it.
+/// Makes a planned failover, of which the old master does not know.
 fn replace(at: &mut At<'_>) -> Made {
     let before = at.servers.master()?;
     at.replaces();
@@ -55,7 +55,7 @@ fn replace(at: &mut At<'_>) -> Made {
     Ok(Some(Hit::all().broke_until(next.until(at)?)))
 }
 
-/// It is silent until another has its place, and comes back.
+/// Freezes the master until it was replaced, then resumes it.
 fn stop(at: &mut At<'_>) -> Made {
     let before = at.servers.master()?;
     at.replaces();
@@ -69,14 +69,14 @@ fn stop(at: &mut At<'_>) -> Made {
     Ok(Some(Hit::all().broke_until(next.until(at)?)))
 }
 
-/// Who has the place of the master before.
+/// The server that replaced a master.
 struct Next {
     server: usize,
-    /// Until when something may break by it.
+    /// The end of the time in which its promotion may break something.
     told: Nanos,
 }
 
-/// Clients hear of it from the sentinels, one of which is the first to say so.
+/// Clients learn of the promotion from the first sentinel that reports it.
 fn promoted(at: &At<'_>, before: usize) -> anyhow::Result<Next> {
     let server = at.servers.promoted_after(before)?;
     at.servers.another_is_named(before)?;
@@ -85,14 +85,14 @@ fn promoted(at: &At<'_>, before: usize) -> anyhow::Result<Next> {
 }
 
 impl Next {
-    /// Where the sentinels have replaced that one as well meanwhile, clients may have heard of it just now.
+    /// If the sentinels have replaced that server too, clients may have just learned of it.
     fn until(self, at: &At<'_>) -> anyhow::Result<Nanos> {
         let is_master = at.servers.master()? == self.server;
         Ok(if is_master { self.told } else { told() })
     }
 }
 
-/// For less than what makes them doubt their clocks.
+/// Halts sentinels for less than the time that makes them doubt their clocks.
 fn stop_sentinels(at: &mut At<'_>, most: usize) -> Made {
     let sentinels = &at.servers.watching;
     let count = most.min(sentinels.len());
@@ -117,7 +117,7 @@ fn kill_replica(at: &mut At<'_>) -> Made {
     Ok(Some(Hit::all()))
 }
 
-/// The replicas get nothing for a while.
+/// Stops replication for a while.
 fn cut_replication(at: &mut At<'_>) -> Made {
     let master = at.servers.master()?;
     at.servers.gates[master].shut_for_replicas();

@@ -1,4 +1,4 @@
-//! Faults of the server itself: halted, killed, full, busy, read-only, with a clock that jumps.
+//! Faults of the server itself: halted, killed, full, busy, read-only, or with a clock that jumps.
 
 use std::{
     fs,
@@ -54,7 +54,8 @@ pub(super) const KINDS: &[Kind] = &[
             .exec(&mut at.operator()?)?;
         Ok(Some(Hit::all()))
     }),
-    // A lock that ends sooner than those know who wait for it is noticed at the end that they know, or when the server finds its key.
+    // Waiters that expect a later end notice an earlier one only at that time, or when the server
+    // finds the expired key.
     of(
         "clock-forward",
         &[
@@ -68,7 +69,7 @@ pub(super) const KINDS: &[Kind] = &[
         0,
         |at| move_clock(at, 1),
     ),
-    // Leases end later by as much.
+    // Leases end later by the same amount.
     of("clock-back", &[Checker::Once], 4_000, |at| {
         move_clock(at, -1)
     }),
@@ -78,7 +79,7 @@ fn config(conn: &mut Connection, name: &str, value: &str) -> RedisResult<()> {
     cmd("CONFIG").arg(&["SET", name, value]).exec(conn)
 }
 
-/// Other settings for a while.
+/// Changes settings for a while.
 fn with(at: &mut AtServer<'_>, settings: &[(&str, &str, &str)], millis: u64) -> Made {
     let set = |at: &AtServer<'_>| -> anyhow::Result<()> {
         let mut conn = at.operator()?;
@@ -108,7 +109,7 @@ fn halt(at: &mut AtServer<'_>, least: u64, most: u64) -> Made {
     Ok(Some(Hit::all()))
 }
 
-/// What it has written is there when it comes again.
+/// Kills the server. Its writes are still there after the restart.
 fn kill(at: &mut AtServer<'_>) -> Made {
     at.server.kill()?;
     at.server.restart()?;
@@ -122,7 +123,7 @@ fn kill_empty(at: &mut AtServer<'_>) -> Made {
     Ok(Some(Hit::all()))
 }
 
-/// For the checks; the server finds nothing.
+/// Moves the log aside for the checks; the restarted server finds no data.
 fn keep_log_aside(at: &mut AtServer<'_>) -> anyhow::Result<()> {
     let data = at.folder.join("data");
     let earlier = fs::read_dir(&data)?.count();
@@ -131,7 +132,7 @@ fn keep_log_aside(at: &mut AtServer<'_>) -> anyhow::Result<()> {
 }
 
 fn shutdown(at: &mut AtServer<'_>) -> Made {
-    // It closes the connection instead of an answer.
+    // The server closes the connection instead of answering.
     let _ = cmd("SHUTDOWN").arg("NOSAVE").exec(&mut at.operator()?);
     at.server.wait_for_its_end(Duration::from_secs(5))?;
     at.server.restart()?;
@@ -147,7 +148,7 @@ fn pause(at: &mut AtServer<'_>, what: &str) -> Made {
     Ok(Some(Hit::all()))
 }
 
-/// A replica of nobody, and a master again.
+/// Makes the server a replica of an unreachable master, and a master again.
 fn read_only(at: &mut AtServer<'_>) -> Made {
     let was_set = cmd("REPLICAOF")
         .arg(&["127.0.0.1", "1"])
@@ -182,14 +183,14 @@ fn no_more_clients(at: &mut AtServer<'_>) -> Made {
     config(&mut conn, "maxclients", "1")?;
     let killed = kill_workers_connections(&mut conn, |_| true);
     thread::sleep(Duration::from_millis(250));
-    // By the connection that is there: another one would be refused.
+    // Uses the open connection: the server would refuse a new one.
     config(&mut conn, "maxclients", "4000")
         .or_else(|_| surely(|| Ok(config(&mut at.operator()?, "maxclients", "4000")?)))?;
     killed?;
     Ok(Some(Hit::all()))
 }
 
-/// A save that failed makes the server refuse all writes.
+/// After a failed save, the server refuses all writes.
 fn cannot_save(at: &mut AtServer<'_>) -> Made {
     let mut conn = at.operator()?;
     let in_the_way = at.folder.join("data").join("dump.rdb");
@@ -207,7 +208,7 @@ fn cannot_save(at: &mut AtServer<'_>) -> Made {
     Ok(Some(Hit::all()))
 }
 
-/// The log cannot be written: the server refuses all writes until it can.
+/// Keeps the server from writing its log: it refuses all writes until it can.
 fn log_disk_full(at: &mut AtServer<'_>) -> Made {
     let pid = at.server.process().to_string();
     let limit = |bytes: &str| {
@@ -221,13 +222,13 @@ fn log_disk_full(at: &mut AtServer<'_>) -> Made {
         return Ok(None);
     }
     thread::sleep(Duration::from_millis(300));
-    ensure!(limit("unlimited"), "the limit stays");
-    // It tries again once a second.
+    ensure!(limit("unlimited"), "cannot remove the file size limit");
+    // The server retries once a second.
     thread::sleep(Duration::from_millis(1_100));
     Ok(Some(Hit::all()))
 }
 
-/// A script that takes its time, and is said to be busy after a little of it.
+/// Runs a slow script, during which the server soon answers `BUSY`.
 fn busy(at: &mut AtServer<'_>) -> Made {
     let mut conn = at.operator()?;
     config(&mut conn, "lua-time-limit", "50")?;
@@ -240,7 +241,7 @@ fn busy(at: &mut AtServer<'_>) -> Made {
     Ok(Some(Hit::all()))
 }
 
-/// Sets the server's clock forward or back by some seconds.
+/// Moves the server's clock forward or back by a few seconds.
 fn move_clock(at: &mut AtServer<'_>, sign: i64) -> Made {
     if !at.has_clock {
         return Ok(None);

@@ -1,4 +1,5 @@
-//! What all faults of several servers share: what a failover may break, and that it is noticed if one happens by itself.
+//! Shared by all faults of several servers: the effects of a failover, and the detection of one
+//! that happens by itself.
 
 use std::{thread, time::Duration};
 
@@ -19,7 +20,8 @@ pub(super) const ALL_LOCKS: &[&str] = &[
     "n0", "n1",
 ];
 
-/// What the next master has not got is lost: a second holder, and data. Not what all replicas had to have.
+/// Writes that the next master has not received are lost: a second holder, and lost data. Writes
+/// that all replicas confirmed are safe.
 pub(super) const WHAT_IT_HAS_NOT_GOT: &[Checker] = &[
     Checker::Exclusion,
     Checker::Fencing,
@@ -29,10 +31,10 @@ pub(super) const WHAT_IT_HAS_NOT_GOT: &[Checker] = &[
     Checker::Sums,
 ];
 
-/// So long after a promotion, or after a sentinel names the next master, the last client has heard of it.
+/// The time after which the last client has learned of a promotion.
 const TOLD: Nanos = millis(2_000);
 
-/// A machine that has no time for a master has it replaced.
+/// A busy machine that delays a master can cause a failover.
 pub(super) const BY_ITSELF: &Kind = &Kind {
     name: "replaced-by-itself",
     announces: WHAT_IT_HAS_NOT_GOT,
@@ -41,7 +43,7 @@ pub(super) const BY_ITSELF: &Kind = &Kind {
     make: Make::ByWorkers,
 };
 
-/// Everything that a fault of several servers needs.
+/// The context of a fault of several servers.
 pub(crate) struct AtSeveral<'a, S> {
     pub(super) servers: &'a mut S,
     pub(super) random: fastrand::Rng,
@@ -49,18 +51,18 @@ pub(crate) struct AtSeveral<'a, S> {
     masters: Masters,
 }
 
-/// Who says that it is a master, as it was seen last.
+/// The servers that claimed to be master when last checked.
 #[derive(Default)]
 struct Masters {
     known: Vec<usize>,
     looked_at: Nanos,
-    /// They change by a fault.
+    /// A fault is replacing a master.
     replaced: bool,
-    /// When they have changed by themselves.
+    /// The times at which masters changed without a fault.
     changed: Vec<(Nanos, Nanos)>,
 }
 
-/// Servers of which some are masters.
+/// A group of servers some of which are masters.
 pub(super) trait Several {
     fn each(&self) -> &[Server];
 }
@@ -77,7 +79,7 @@ impl Several for Cluster {
     }
 }
 
-#[allow(private_bounds, reason = "of two types that everybody knows")]
+#[allow(private_bounds, reason = "implemented for two known types")]
 impl<'a, S: Several> AtSeveral<'a, S> {
     pub(crate) fn new(servers: &'a mut S, only: Option<Only>, random: fastrand::Rng) -> Self {
         let mut at = Self {
@@ -91,13 +93,13 @@ impl<'a, S: Several> AtSeveral<'a, S> {
         at
     }
 
-    /// A fault that replaces a master begins.
+    /// Notes that a fault is about to replace a master.
     pub(super) fn replaces(&mut self) {
         self.look();
         self.masters.replaced = true;
     }
 
-    /// Looks who is a master, and notes if one has become it by itself.
+    /// Checks which servers are masters, and notes an unexpected change.
     fn look(&mut self) {
         let servers = self.servers.each().iter().enumerate();
         let masters: Vec<_> = servers
@@ -113,7 +115,7 @@ impl<'a, S: Several> AtSeveral<'a, S> {
         seen.replaced = false;
     }
 
-    /// A lock of which some leases are longer than a failover takes.
+    /// Picks a lock with some leases longer than a failover.
     pub(super) fn lock_with_long_leases(&mut self) -> &'static str {
         let [one, other] = match (self.only, SEMAPHORES) {
             (Some(Only::Permits(_)), [one, other]) => [*one, *other],
@@ -136,7 +138,7 @@ impl<'a, S: Several> AtSeveral<'a, S> {
         thread::sleep(Duration::from_millis(self.random.u64(least..most)));
     }
 
-    /// A server is silent for a while.
+    /// Freezes a server for a while.
     pub(super) fn halt(&mut self, server: usize, least: u64, most: u64) -> anyhow::Result<()> {
         self.servers.each()[server].freeze()?;
         self.pause(least, most);
@@ -156,7 +158,8 @@ impl<'a, S: Several> AtSeveral<'a, S> {
     }
 }
 
-/// Waits a little until somebody who stays has a lock that he had not got before, on this server.
+/// Waits briefly until a surviving worker has acquired a lock on this server that it did not hold
+/// before.
 pub(super) fn wait_for_a_hold(server: &Server, lock: &str) -> anyhow::Result<()> {
     let (mut conn, key) = (stage::operator(&server.url())?, format!("lock:{lock}"));
     let mut holder = || -> anyhow::Result<(Option<String>, i64)> {
@@ -181,7 +184,7 @@ pub(super) fn wait_for_a_hold(server: &Server, lock: &str) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Until when a promotion that has just happened may break something.
+/// Returns the end of the time in which a promotion that has just happened may break something.
 pub(super) fn told() -> Nanos {
     now() + TOLD
 }

@@ -1,4 +1,4 @@
-//! Clients that do not use this crate, on locks that they share with it.
+//! Clients that share locks with this crate but do not use it.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::history::Mode;
 
-/// The notes' reentrant scripts, in wording of our own.
+/// The notes' reentrant scripts, in our own wording.
 const ENTER: &str = "if redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
     redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
     redis.call('EXPIRE', KEYS[1], ARGV[2])
@@ -30,7 +30,7 @@ const DELETE_OURS: &str =
 /// The notes' lease is in whole seconds.
 const NOTES_LEASE: Duration = Duration::from_secs(1);
 
-/// A program on the notes' scripts.
+/// A program with the notes' scripts.
 pub(crate) struct Notes(Connection);
 
 fn connect(url: &str) -> anyhow::Result<Connection> {
@@ -40,8 +40,8 @@ fn connect(url: &str) -> anyhow::Result<Connection> {
     Ok(conn)
 }
 
-/// `SET NX PX` and a compare-and-delete script, as in most languages' lock libraries, on the locks of a watchdog's recipe
-/// and of plain functions.
+/// `SET NX PX` and a compare-and-delete script, as in the lock libraries of most languages, on the
+/// locks of the watchdog and plain jobs.
 pub(super) fn set_nx(hand: &mut Hand) -> anyhow::Result<()> {
     let mut conn = connect(&hand.plan.server)?;
     for _ in 0..20 {
@@ -70,7 +70,7 @@ pub(super) fn set_nx(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A program on the notes' scripts, with an owner of its own.
+/// A program with the notes' scripts and an owner of its own.
 pub(super) fn notes_scripts(hand: &mut Hand) -> anyhow::Result<()> {
     if hand.notes.is_none() {
         hand.notes = Some(Notes(connect(&hand.plan.server)?));
@@ -108,7 +108,7 @@ pub(super) fn notes_scripts(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The book's lock functions in Python, as a program that says when it had the lock.
+/// The book's lock functions in Python, in a program that reports when it had the lock.
 pub(crate) struct Python {
     child: Child,
     asks: ChildStdin,
@@ -136,7 +136,7 @@ impl Python {
         writeln!(self.asks, "{request}")?;
         let mut answer = String::new();
         self.says.read_line(&mut answer)?;
-        anyhow::ensure!(!answer.is_empty(), "the program has ended");
+        anyhow::ensure!(!answer.is_empty(), "the Python program has ended");
         Ok(answer.trim().to_owned())
     }
 }
@@ -164,7 +164,7 @@ pub(super) fn python(hand: &mut Hand) -> anyhow::Result<()> {
     if token == "none" {
         hand.refused(id, None);
     } else {
-        // It waits for up to 200 ms before the lease begins.
+        // It waits up to 200 ms before the lease begins.
         let lease = NOTES_LEASE.saturating_sub(Duration::from_millis(250));
         hand.granted(id, None, None);
         hand.hold(id, "p0", None, || before.elapsed() < lease);
@@ -176,7 +176,7 @@ pub(super) fn python(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `SET NX` from a shell, by redis-cli.
+/// `SET NX` from a shell, with redis-cli.
 pub(super) fn shell(hand: &mut Hand) -> anyhow::Result<()> {
     let Some(cli) = hand.plan.programs.get("redis-cli").cloned() else {
         hand.pause(1_000);

@@ -1,4 +1,4 @@
-//! One thread of a worker: what it writes down, and how it behaves while it holds a lock.
+//! One thread of a worker: its records, and its behaviour while it holds a lock.
 
 use std::{thread, time::Duration};
 
@@ -18,9 +18,9 @@ use crate::{
 
 /// The usual lease of a round: short, so that much happens to it.
 pub(crate) const LEASE: Duration = Duration::from_millis(400);
-/// How much sooner it ends for a holder whose clock may run slow.
+/// The time by which it ends sooner for a holder whose clock may run slow.
 const SKEW: Duration = Duration::from_millis(40);
-/// One that a failover does not outlast.
+/// A lease longer than a failover.
 pub(crate) const LONG_LEASE: Duration = Duration::from_secs(4);
 
 pub(crate) struct Hand {
@@ -31,19 +31,19 @@ pub(crate) struct Hand {
     pub(crate) python: Option<Python>,
     pub(crate) notes: Option<Notes>,
     pub(crate) watchdog: Option<Watchdog>,
-    /// The next hold is one for most of a long lease.
+    /// The next hold lasts for most of a long lease.
     pub(crate) stays: bool,
     reach: Reach,
     writer: Writer,
     resource: Option<Resource>,
     next: u64,
-    /// When this thread has last asked for a lock, and [`kept_ready`] then.
+    /// The id of this thread's last attempt, and [`kept_ready`] at that time.
     asked: (u64, Nanos),
-    /// Since when this turn has had a connection of the pool.
+    /// The time since which this turn has had a connection of the pool.
     lent_since: Option<Nanos>,
 }
 
-/// What a thread is kept from running by others is no news if it is less.
+/// Shorter delays of a thread by others are not recorded.
 const USUAL: Nanos = millis(20);
 
 impl Hand {
@@ -74,24 +74,25 @@ impl Hand {
         }
     }
 
-    /// To where a lock is.
+    /// Returns a connection to the server of a lock.
     pub(crate) fn connection(&self, lock: &str) -> leasehold::Result<PooledConnection> {
         self.reach.connection(lock)
     }
 
-    /// The same, to the end of this turn.
+    /// Returns one for the rest of this turn.
     pub(crate) fn lend(&mut self, lock: &'static str) -> leasehold::Result<Lent> {
         let lent = self.reach.lend(lock)?;
         self.keeps_a_connection();
         Ok(lent)
     }
 
-    /// From now on, to the end of this turn, this thread has a connection of the pool.
+    /// Notes that this thread has a connection of the pool for the rest of this turn.
     pub(crate) fn keeps_a_connection(&mut self) {
         self.lent_since = Some(now());
     }
 
-    /// A turn is over. Where the pool has one connection, others of this process may have waited for it.
+    /// Ends a turn. In a pool with one connection, other threads of this process may have waited
+    /// for it.
     pub(super) fn gives_its_connection_back(&mut self) {
         if let Some(from) = self.lent_since.take().filter(|_| self.plan.pool == 1) {
             let (worker, to) = (self.plan.worker, now());
@@ -114,7 +115,7 @@ impl Hand {
         self.random.u32(..in_so_many) == 0
     }
 
-    /// Sleeps for up to so many milliseconds.
+    /// Sleeps for up to this many milliseconds.
     pub(crate) fn pause(&mut self, most: u64) {
         thread::sleep(Duration::from_micros(self.random.u64(..=most * 1_000)));
     }
@@ -133,7 +134,8 @@ impl Hand {
         options
     }
 
-    /// Where a master can fail one lease in four outlasts that, and half of these are not renewed.
+    /// If a master can fail, one lease in four is longer than a failover, and half of these are not
+    /// renewed.
     pub(crate) fn options_and_lease(&mut self) -> (Options, Duration) {
         let options = self.options();
         if self.plan.topology == Topology::One || !self.chance(4) {
@@ -144,7 +146,7 @@ impl Hand {
         (options.lease(LONG_LEASE).renewal(renewal), LONG_LEASE)
     }
 
-    /// How long to wait for a lock.
+    /// Picks a time to wait for a lock.
     pub(crate) fn timeout(&mut self) -> Duration {
         match self.random.u32(..8) {
             0 => Duration::ZERO,
@@ -153,7 +155,7 @@ impl Hand {
         }
     }
 
-    /// How long to hold one: mostly for a moment, at times past the lease.
+    /// Picks a time to hold one: mostly short, sometimes past the lease.
     pub(crate) fn hold_for(&mut self) -> Duration {
         let most = if std::mem::take(&mut self.stays) {
             4_000
@@ -214,7 +216,7 @@ impl Hand {
         }
     }
 
-    /// It was not granted for good, and may have been held for a while before.
+    /// The attempt has ended without a grant, but may have held the lock for a while before.
     pub(crate) fn gave_up(&mut self, id: u64) {
         let (at, unknown) = (now(), true);
         self.writer.write(&Record::Refused { id, at, unknown });
@@ -236,13 +238,13 @@ impl Hand {
         });
     }
 
-    /// The holder is sure of it at this moment, which lies before it asked.
+    /// The holder is sure at this moment, which is before it asked.
     pub(crate) fn held(&mut self, id: u64, at: Nanos) {
         self.writer.write(&Record::Held { id, at });
     }
 
-    /// Holds a lock for a while: writes at the resource, looks whether it is held again and again, and writes once more.
-    /// True if it was held to the end.
+    /// Holds a lock for a while: writes at the resource, checks the lock repeatedly, and writes
+    /// once more. Returns true if it was held to the end.
     pub(crate) fn hold(
         &mut self,
         id: u64,
@@ -263,7 +265,7 @@ impl Hand {
             }
             thread::sleep(Duration::from_millis(self.random.u64(1..4)));
         };
-        // A holder that does not look before it writes.
+        // A holder that does not check before it writes.
         if !was_held || self.chance(4) {
             self.write_at_the_resource(id, lock, fence);
         }
@@ -296,7 +298,7 @@ impl Hand {
         }
     }
 
-    /// A hold that nobody granted: for the bugs that checks have to find.
+    /// Pretends a hold that was never granted, for the bugs that checks must find.
     pub(crate) fn pretend(&mut self, lock: &str, mode: Mode, millis_long: u64) {
         let id = self.ask(lock, mode, None, LEASE, None);
         self.granted(id, None, None);
@@ -308,7 +310,7 @@ impl Hand {
         self.ended(id, true);
     }
 
-    /// The last wait was called off at this moment.
+    /// The last wait was cancelled at this moment.
     pub(crate) fn called_off(&mut self, at: Nanos) {
         let id = self.next;
         self.writer.write(&Record::CalledOff { id, at });
@@ -340,7 +342,7 @@ impl Hand {
     pub(crate) fn failed(&mut self, error: &anyhow::Error) {
         match error.downcast_ref::<Error>() {
             Some(error) => self.failed_with(error),
-            None => self.note_failure("something else than a lock"),
+            None => self.note_failure("not a lock"),
         }
     }
 
@@ -367,7 +369,7 @@ impl Hand {
         self.writer.write(&Record::Failed { what });
     }
 
-    /// At the end of its time.
+    /// Records the totals when the thread's time is over.
     pub(super) fn finish(&mut self) {
         self.python = None;
         self.notes = None;

@@ -1,7 +1,7 @@
-//! Jobs on [`Locks`](leasehold::Locks): every kind of lock, with and without a hand-over.
+//! Jobs with [`Locks`](leasehold::Locks): every kind of lock, with and without a hand-over.
 #![allow(
     clippy::unnecessary_wraps,
-    reason = "a turn of any job may fail, and those of these write down themselves what did"
+    reason = "all jobs have this signature; these record their own failures"
 )]
 
 use std::{
@@ -24,18 +24,18 @@ use crate::{
     sums::COMMITS,
 };
 
-/// What a job does beside holding.
+/// A job's action during a hold.
 pub(super) type Beside<'a> = &'a mut dyn FnMut(&mut Hand, &Lease);
 
-/// How a lock is taken.
+/// The way to take a lock.
 pub(super) struct Way {
     name: &'static str,
     mode: Mode,
     owner: Option<String>,
-    /// Whether the token may be known: a lock whose token is known is not handed over.
+    /// True if the job reads the token: such a lock is not handed over.
     tells_token: bool,
     lease: Duration,
-    /// For how long it waits, unless that is left to chance.
+    /// The longest wait; `None`: random.
     wait: Option<Duration>,
 }
 
@@ -92,7 +92,7 @@ pub(super) fn mutex(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Adds one to a number, in a transaction that comes to nothing if the lock is lost.
+/// Increments a number, in a transaction that fails if the lock is lost.
 pub(super) fn commit(hand: &mut Hand) -> anyhow::Result<()> {
     let name = "m1";
     let options = hand.options();
@@ -114,7 +114,7 @@ pub(super) fn commit(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One that all replicas have to have.
+/// Takes a lock that all replicas must confirm.
 pub(super) fn replicated(hand: &mut Hand) -> anyhow::Result<()> {
     let (count, wait) = (hand.plan.replicas, Duration::from_millis(100));
     let (mut options, lease) = hand.options_and_lease();
@@ -127,7 +127,7 @@ pub(super) fn replicated(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether it was done, if that is known.
+/// Returns the result of a commit, if it is known.
 pub(super) fn outcome<T>(done: &leasehold::Result<T>) -> Option<bool> {
     match done {
         Ok(_) => Some(true),
@@ -166,12 +166,12 @@ pub(super) fn write(hand: &mut Hand) -> anyhow::Result<()> {
     let options = hand.options();
     let lock = hand.locks.write("w0").with(options);
     take(hand, &lock, &Way::of("w0", Mode::Exclusive), &mut |_, _| {});
-    // Readers want a turn as well.
+    // Give readers a turn.
     hand.pause(30);
     Ok(())
 }
 
-/// Enters up to three times, each of which ends by itself.
+/// Enters up to three times. Each level ends separately.
 pub(super) fn reentrant(hand: &mut Hand) -> anyhow::Result<()> {
     let options = hand.options();
     let lock = hand.locks.reentrant("r0").with(options);
@@ -181,7 +181,7 @@ pub(super) fn reentrant(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `around`: the levels that this thread is in already.
+/// `around`: the levels that this thread already holds.
 fn enter(hand: &mut Hand, lock: &Lock, around: &[&Lease], deepest: usize) {
     let owner = Owner::current_thread();
     let way = Way {
@@ -198,7 +198,7 @@ fn enter(hand: &mut Hand, lock: &Lock, around: &[&Lease], deepest: usize) {
     });
 }
 
-/// Of a lock that is held so often by this thread, the server has to say so.
+/// Checks that the server counts at least the levels that this thread holds.
 fn count_is_at_least(hand: &mut Hand, levels: &[&Lease], owner: &Owner) {
     let Ok(mut conn) = hand.connection("r0") else {
         return;
@@ -206,16 +206,16 @@ fn count_is_at_least(hand: &mut Hand, levels: &[&Lease], owner: &Owner) {
     let Ok(count) = holds(&mut conn, "r0", owner) else {
         return;
     };
-    // Held also after the answer, and so before it.
+    // They are still held after the answer, and so were before it.
     let held = levels.iter().filter(|lease| lease.is_held()).count();
     let expected = u64::try_from(held).unwrap_or(0) + u64::from(hand.plan.has_bug("lost-level"));
     if count < expected {
-        let what = format!("the server counts {count} and this thread {held}");
+        let what = format!("the server counts {count} levels and this thread holds {held}");
         hand.broken("re-entry", "r0", &what);
     }
 }
 
-/// A wait that another thread calls off. Whatever comes of it, it ends soon after that.
+/// Makes a wait that another thread cancels. It must end soon afterwards in any case.
 pub(super) fn called_off(hand: &mut Hand) -> anyhow::Result<()> {
     let cancel = Cancel::new();
     let options = hand.options().cancel(&cancel);
@@ -227,7 +227,7 @@ pub(super) fn called_off(hand: &mut Hand) -> anyhow::Result<()> {
         cancel.cancel();
         at
     };
-    // Where no thread can be started nothing is called off.
+    // If no thread can be started, no wait can be cancelled.
     let calling = thread::Builder::new().spawn(calls)?;
     let way = Way::of("m0", Mode::Exclusive);
     take(hand, &lock, &way, &mut |_, _| {});
@@ -238,7 +238,7 @@ pub(super) fn called_off(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// With `Locks` of its own, whose threads and connections are begun and ended with it.
+/// Uses its own `Locks`, whose threads and connections start and end with it.
 pub(super) fn anew(hand: &mut Hand) -> anyhow::Result<()> {
     let fresh = hand.fresh_locks()?;
     let locks = mem::replace(&mut hand.locks, fresh);
@@ -249,11 +249,11 @@ pub(super) fn anew(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Forks while a lock is held: whatever the child does, the lock is the parent's.
+/// Forks while a lock is held: whatever the child does, the parent keeps the lock.
 pub(super) fn fork_while_held(hand: &mut Hand) -> anyhow::Result<()> {
     let lock = hand.locks.lock("f0").with(Options::new().lease(LEASE * 5));
     let mut lease = Some(lock.acquire(Duration::from_secs(5))?);
-    // Where nothing may be opened nothing can be forked.
+    // A fork needs a file descriptor.
     if std::io::pipe().and_then(|_pipe| std::io::pipe()).is_err() {
         return Ok(());
     }
@@ -269,17 +269,17 @@ pub(super) fn fork_while_held(hand: &mut Hand) -> anyhow::Result<()> {
             is_refused.to_string()
         })
     }));
-    // It panics where the kernel refuses to fork.
+    // It panics if the kernel refuses to fork.
     let Ok(child) = forked else {
         return Ok(());
     };
     let said = child.said();
     hand.made("fork");
     if said.as_deref() != Some("true") {
-        hand.broken("fork", "f0", &format!("the child says {said:?}"));
+        hand.broken("fork", "f0", &format!("the child reports {said:?}"));
     }
     if let Some(lease) = lease {
-        // Only if nothing else took it away meanwhile.
+        // Only if nothing else removed the lock meanwhile.
         let _ = lease.verify();
         let _ = lease.release();
     }
@@ -287,12 +287,12 @@ pub(super) fn fork_while_held(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes the lock and gives it back, in one of the ways that there are.
+/// Takes the lock and gives it back in one of the possible ways.
 pub(super) fn take(hand: &mut Hand, lock: &Lock, way: &Way, beside: Beside<'_>) {
     let timeout = way.wait.unwrap_or_else(|| hand.timeout());
     let renews_once = hand.chance(12);
     let is_permit = matches!(way.mode, Mode::Permit(_));
-    // The end of a permit tells when it was granted: all of its leases are as long.
+    // All leases of a permit have the same length, so that its end tells when it was granted.
     let longest = if renews_once && !is_permit {
         way.lease.max(LEASE * 2)
     } else {
@@ -342,7 +342,8 @@ pub(super) fn take(hand: &mut Hand, lock: &Lock, way: &Way, beside: Beside<'_>) 
         0 => {
             let _ = lease.verify();
         }
-        // Nobody knows for a lease when it is released: many of these would make all permits seem taken.
+        // The checks cannot see the release of a dropped lock for a lease: with many of these, all
+        // permits would seem taken.
         1 if !is_permit || hand.chance(8) => {
             drop(lease);
             return hand.ended(id, false);

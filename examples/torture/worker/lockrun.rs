@@ -1,4 +1,4 @@
-//! A job that runs lockrun, the program, on a lock of its own.
+//! A job that runs the program lockrun with a lock of its own.
 
 use std::{
     path::PathBuf,
@@ -19,7 +19,7 @@ use crate::{
 
 const LEASE: Duration = Duration::from_secs(1);
 
-/// What a command under lockrun is told.
+/// The settings of a command under lockrun.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct UnderLockrun {
     id: u64,
@@ -29,7 +29,8 @@ pub(crate) struct UnderLockrun {
 }
 
 impl UnderLockrun {
-    /// Holds for a while. It is ended by lockrun if the lock is lost, so that it writes down nothing more.
+    /// Holds the lock for a while. If the lock is lost, lockrun ends this command, which then
+    /// records nothing more.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let path = self.folder.join(format!("lockrun-{}.history", self.id));
         let mut writer = Writer::create(&path)?;

@@ -1,4 +1,4 @@
-//! A job in the book's market: money and items change hands, and none is made or lost.
+//! A job in the book's market: money and items change hands, and none is created or lost.
 
 use leasehold::{
     Listing, Purchase, list_item,
@@ -14,7 +14,7 @@ const ITEMS: u32 = 4;
 const FUNDS: i64 = 1_000;
 const PRICE: u64 = 7;
 
-/// What is in the market, to be the same before and after.
+/// The contents of the market, which must be the same before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Money {
     pub(crate) funds: i64,

@@ -1,4 +1,4 @@
-//! A worker: a process in which threads use everything that there is, and write down what they see.
+//! A worker: a process whose threads use all features and record what they see.
 
 mod foreign;
 mod hand;
@@ -40,22 +40,22 @@ pub(crate) use market::Money;
 use reach::Reach;
 pub(crate) use transfers::{accounts_are_wrong, endow_accounts};
 
-/// What a pool waits for a server.
+/// The pool's time-out for a server.
 pub(crate) const IO_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A sign of life takes no longer on a machine that has time.
+/// A ping takes no longer unless the machine is busy.
 const LATE: Nanos = millis(30);
 
-/// The file that a worker writes at its end to, which is no lock's.
+/// The file to which a worker writes at its end, which belongs to no lock.
 const OURS: u64 = 1;
 
-/// Connections for signs of life, which come and go with the servers, and are no lock's either.
+/// The number of connections for pings. They come and go with the servers, and belong to no lock.
 static SIGNS: AtomicU64 = AtomicU64::new(0);
 
-/// One turn of a job. What fails in it is counted.
+/// One turn of a job. Its failures are counted.
 type Turn = fn(&mut Hand) -> anyhow::Result<()>;
 
-/// The jobs by name, and on how many threads of a worker each runs.
+/// The jobs by name, with the number of threads in each worker.
 const JOBS: &[(&str, usize, Turn)] = &[
     ("mutex", 2, leases::mutex),
     ("commit", 1, leases::commit),
@@ -75,10 +75,10 @@ const JOBS: &[(&str, usize, Turn)] = &[
     ("permit", 2, permits::permit),
 ];
 
-/// With nothing but semaphores.
+/// For rounds with only semaphores.
 const PERMIT_JOBS: &[(&str, usize, Turn)] = &[("permit", PERMIT_THREADS, permits::permit)];
 const PERMIT_THREADS: usize = 8;
-/// With nothing but sets, and single locks of the same names.
+/// For rounds with only sets, and single locks with the same names.
 const SET_JOBS: &[(&str, usize, Turn)] = &[
     ("set", 16, sets::set),
     ("single", 4, sets::single),
@@ -87,7 +87,7 @@ const SET_JOBS: &[(&str, usize, Turn)] = &[
 const SET_THREADS: usize = 21;
 const EVERYDAY_THREADS: usize = 20;
 
-/// A worker that has so many threads has begun all of its jobs.
+/// Returns the number of threads of a worker that has started all of its jobs.
 pub(crate) fn threads_of_a_worker(only: Option<Only>) -> usize {
     match only {
         None => EVERYDAY_THREADS,
@@ -96,25 +96,26 @@ pub(crate) fn threads_of_a_worker(only: Option<Only>) -> usize {
     }
 }
 
-/// What only some servers have, and only some workers.
+/// Returns true if this worker has a job, which depends on the servers and on its clock.
 fn has_job(plan: &Plan, job: &str) -> bool {
     let topology = plan.topology;
     match job {
-        // What has no `Options::clock_skew`.
+        // These have no `Options::clock_skew`.
         "plain" | "watchdog" | "set-nx" | "notes-scripts" | "python" | "shell" | "lockrun"
         | "reentrant" | "run-once"
             if plan.has_own_clock =>
         {
             false
         }
-        // Whoever has to be told of another master, and the market, whose keys are in many slots.
+        // These do not follow a new master, and the market has keys in many slots.
         "market" | "set-nx" | "notes-scripts" | "python" | "shell" => topology == Topology::One,
         "replicated" => topology != Topology::One,
         _ => true,
     }
 }
 
-/// Jobs of which one worker of four has one each: they start programs, or share locks with other programs.
+/// The jobs that one worker in four runs, once: they start programs, or share locks with other
+/// programs.
 const RARE_JOBS: &[(&str, u32, Turn)] = &[
     ("set-nx", 0, foreign::set_nx),
     ("notes-scripts", 0, foreign::notes_scripts),
@@ -125,34 +126,34 @@ const RARE_JOBS: &[(&str, u32, Turn)] = &[
     ("fork", 1, leases::fork_while_held),
 ];
 
-/// What a worker is told.
+/// The settings of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) worker: u32,
     pub(crate) seed: u64,
     pub(crate) topology: Topology,
-    /// Of the server, or of the proxy in front of it; of the sentinels; of nodes.
+    /// The URL of the server or of the proxy in front of it, of the sentinels, or of nodes.
     pub(crate) url: String,
-    /// Of the one server itself.
+    /// The URL of the one server itself.
     pub(crate) server: String,
-    /// Of each of several servers, as clients reach it.
+    /// The URL of each of several servers, as clients reach it.
     pub(crate) gates: Vec<String>,
-    /// How many replicas a master has.
+    /// The number of replicas of a master.
     pub(crate) replicas: u32,
     pub(crate) resource: u16,
     pub(crate) folder: PathBuf,
     pub(crate) until: Nanos,
-    /// Connections of the pool.
+    /// The number of connections in the pool.
     pub(crate) pool: u32,
     pub(crate) trades: bool,
-    /// One hold in so many is a long one.
+    /// One hold in this many is a long one.
     pub(crate) long_in: u32,
     pub(crate) bug: Option<String>,
-    /// One sort of locks.
+    /// The only kind of locks.
     pub(crate) only: Option<Only>,
-    /// Programs that are there.
+    /// The installed programs, by name.
     pub(crate) programs: HashMap<String, String>,
-    /// Its clock runs fast or slow: its leases end a little sooner by it than on the server.
+    /// Its clock runs fast or slow: by it, its leases end slightly sooner than on the server.
     pub(crate) has_own_clock: bool,
 }
 
@@ -167,7 +168,7 @@ impl Plan {
     }
 }
 
-/// Works until its time is over, or its parent is gone.
+/// Works until its time is over or its parent is gone.
 pub(crate) fn work(plan: &Plan) -> anyhow::Result<()> {
     thread::spawn(|| {
         let _ = std::io::stdin().read(&mut [0]);
@@ -202,7 +203,8 @@ pub(crate) fn work(plan: &Plan) -> anyhow::Result<()> {
         for (number, (job, turn)) in of_topology.enumerate() {
             let (locks, reach) = (&locks, &reach);
             scope.spawn(move || {
-                // A worker without its files can tell nobody: the round misses its records and says so.
+                // A worker that cannot write has no way to report it: the round notices the missing
+                // records.
                 let Ok(writer) = Writer::create(&plan.history(number)) else {
                     return;
                 };
@@ -227,7 +229,7 @@ pub(crate) fn work(plan: &Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A worker that begins while it may open no files for a moment tries again.
+/// Retries for a worker that starts while it may open no files.
 fn patiently<T, E>(mut begin: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     for _ in 0..40 {
         if let Ok(begun) = begin() {
@@ -238,12 +240,13 @@ fn patiently<T, E>(mut begin: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     begin()
 }
 
-/// Notes when this process, or a server, is kept waiting by other work of the machine. Until the process ends.
+/// Records when this process or a server is delayed by other work of the machine. Runs until the
+/// process ends.
 fn heart(plan: &Plan) -> anyhow::Result<()> {
     if plan.topology == Topology::One {
         return beat(plan, &plan.server, 998, Duration::from_millis(5));
     }
-    // Several servers are asked less often: their answers go through gates.
+    // Several servers are pinged less often, since their answers go through gates.
     let mut servers = plan.gates.iter().zip(900..);
     servers.try_for_each(|(url, number)| beat(plan, url, number, Duration::from_millis(20)))
 }
@@ -271,7 +274,7 @@ fn beat(plan: &Plan, url: &str, file: usize, pause: Duration) -> anyhow::Result<
     Ok(())
 }
 
-/// A connection to ask a server whether it answers, counted among [`SIGNS`].
+/// A connection to ping a server, counted in [`SIGNS`].
 struct SignOfLife(Connection);
 
 impl SignOfLife {
@@ -310,7 +313,7 @@ fn work_in_turns(hand: &mut Hand, turn: Turn) {
     hand.finish();
 }
 
-/// Those of this process, without the connections for signs of life.
+/// Counts the open files of this process, except the connections for pings.
 fn open_files() -> u64 {
     let signs = SIGNS.load(Ordering::Relaxed);
     let files = fs::read_dir("/proc/self/fd").map(Iterator::count);

@@ -1,7 +1,7 @@
-//! Jobs that are to be done once: in a period, and however often they are tried.
+//! Once-only jobs: once in a period, or once however often they are tried.
 #![allow(
     clippy::unnecessary_wraps,
-    reason = "a turn of any job may fail, and those of these write down themselves what did"
+    reason = "all jobs have this signature; these record their own failures"
 )]
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::{
     sums::ONCE,
 };
 
-/// Shorter than the pauses are together, so that it is done now and then.
+/// Shorter than the sum of the pauses, so that the work is done now and then.
 const PERIOD: Duration = Duration::from_millis(700);
 
 pub(super) fn run_once(hand: &mut Hand) -> anyhow::Result<()> {
@@ -52,7 +52,7 @@ pub(super) fn run_once(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Adds one to a number under an id of its own, again and again until it is known to be done.
+/// Increments a number with an id, and retries until it is known to be done.
 pub(super) fn commit_once(hand: &mut Hand) -> anyhow::Result<()> {
     let lock = hand.locks.lock("c0").with(Options::new().lease(LEASE));
     let id = Uuid::new_v4().to_string();

@@ -23,10 +23,10 @@ use crate::{
     sums::PERMITS,
 };
 
-/// Beside all other kinds of locks.
+/// The number of permits in rounds with all kinds of locks.
 const USUAL: u32 = 3;
 
-/// Holds one of so many, and commits now and then beside the other holders.
+/// Holds a permit, and sometimes commits beside the other holders.
 pub(super) fn permit(hand: &mut Hand) -> anyhow::Result<()> {
     let permits = match hand.plan.only {
         Some(Only::Permits(permits)) => permits,
@@ -43,7 +43,7 @@ pub(super) fn permit(hand: &mut Hand) -> anyhow::Result<()> {
     if hand.plan.has_bug("permit-taken-back") && hand.chance(10) {
         take_back(hand, name, permits)?;
     }
-    // What has no `Options::clock_skew`.
+    // The plain functions have no `Options::clock_skew`.
     if name == SEMAPHORES[0] && !hand.plan.has_own_clock && hand.chance(8) {
         return by_plain_functions(hand, name, permits);
     }
@@ -68,8 +68,7 @@ pub(super) fn permit(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Its holder goes by its clock, and renews too late now and then: what was lost must stay lost
-/// then.
+/// Its holder uses its own clock, and sometimes renews too late: a lost permit must stay lost.
 fn by_plain_functions(hand: &mut Hand, name: &'static str, permits: u32) -> anyhow::Result<()> {
     let mut lent = hand.lend(name)?;
     let (token, before) = (Token::random(), Instant::now());
@@ -96,7 +95,7 @@ fn by_plain_functions(hand: &mut Hand, name: &'static str, permits: u32) -> anyh
     Ok(())
 }
 
-/// A bug: it does not ask, and by its own count one of very many permits is free.
+/// A bug: it does not retry, and believes that one of very many permits is free.
 fn sleep_beside_a_free_one(hand: &mut Hand, name: &str) {
     let wait = Some(Duration::from_secs(3));
     let id = hand.ask(name, Mode::Permit(10_000), None, LEASE, wait);
@@ -104,7 +103,7 @@ fn sleep_beside_a_free_one(hand: &mut Hand, name: &str) {
     hand.refused(id, None);
 }
 
-/// A bug: a renewal that does not look whether the permit is still there.
+/// A bug: a renewal that does not check whether the permit still exists.
 fn take_back(hand: &mut Hand, name: &'static str, permits: u32) -> anyhow::Result<()> {
     let lock = hand.locks.semaphore(name, permits);
     let lock = lock.with(Options::new().lease(LEASE).renewal(false));

@@ -1,4 +1,4 @@
-//! Jobs on the plain functions: the book's, and the mutex recipe with a watchdog.
+//! Jobs with the plain functions: the book's, and the mutex recipe with a watchdog.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::{history::Mode, sums::PLAIN};
 
 const NO_WAIT: Duration = Duration::ZERO;
 
-/// The book's lock, shared with the book's own programs; its holder goes by its clock.
+/// The book's lock, shared with the book's own programs. Its holder uses its own clock.
 pub(super) fn simple(hand: &mut Hand) -> anyhow::Result<()> {
     let mut lent = hand.lend("p0")?;
     let id = hand.ask("p0", Mode::Exclusive, None, LEASE, None);
@@ -41,7 +41,7 @@ pub(super) fn simple(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The mutex recipe, kept alive by a watchdog, which is told of a loss at the next renewal only.
+/// The mutex recipe, kept alive by a watchdog, which learns of a loss only at the next renewal.
 pub(super) fn watchdog(hand: &mut Hand) -> anyhow::Result<()> {
     let mut lent = hand.lend("d0")?;
     hand.start_watchdog()?;
@@ -68,7 +68,7 @@ pub(super) fn watchdog(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was granted, if it was. A refusal is written down.
+/// Returns the grant, if any. Records a refusal.
 fn granted<T>(hand: &mut Hand, id: u64, asked: leasehold::Result<Option<T>>) -> Option<T> {
     if !matches!(asked, Ok(Some(_))) {
         hand.refused(id, asked.as_ref().err());

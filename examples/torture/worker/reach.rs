@@ -1,18 +1,19 @@
-//! How a worker reaches its servers.
+//! The connections of a worker to its servers.
 
 use leasehold::{Locks, Nodes, Pool, PooledConnection, Result, Watchdog, redis::Connection};
 
 use super::{IO_TIMEOUT, Plan};
 use crate::options::Topology;
 
-/// A pool of one server or of whichever is the master, or one of each shard.
+/// A pool for one server or the current master, or one for each shard.
 #[derive(Clone)]
 pub(crate) enum Reach {
     Pool(Pool),
     Nodes(Nodes),
 }
 
-/// What a job of plain functions goes by: a connection that is its own for a while, or the shard that has the lock at each call.
+/// The connection of a plain job: its own for a while, or in a cluster the right shard for each
+/// call.
 pub(crate) enum Lent {
     Connection(Box<PooledConnection>),
     Nodes(Nodes, &'static str),
@@ -48,7 +49,7 @@ impl Reach {
         }
     }
 
-    /// To where a lock is.
+    /// Returns a connection to the server of a lock.
     pub(super) fn connection(&self, lock: &str) -> Result<PooledConnection> {
         match self {
             Self::Pool(pool) => pool.get(),

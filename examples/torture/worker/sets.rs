@@ -1,8 +1,8 @@
-//! Sets of two locks, and single ones of the same names beside them.
+//! Sets of two locks, and single locks with the same names beside them.
 //!
-//! What a set holds while it waits is nobody's business, so each of its locks is written down as
-//! one that may be held from when the set was asked for. A set that waits keeps its first lock from
-//! others, who wait with it: where 64 threads want 16 locks, one long hold is felt by most.
+//! It is unknown which locks a waiting set holds, so each of its locks is recorded as possibly held
+//! from the request on. A waiting set keeps its first lock from others, who wait with it: if 64
+//! threads want 16 locks, most of them feel one long hold.
 
 use std::{thread, time::Duration};
 
@@ -20,20 +20,21 @@ use crate::{
     sums::SETS,
 };
 
-/// Nobody waits for so long, unless two wait for each other: then the round does not end.
+/// No wait takes this long, except in a deadlock: then the round does not end.
 const FOR_EVER: Duration = Duration::from_secs(60);
-/// With a bug: two that wait for each other end within the round.
+/// With a bug: a deadlock ends within the round.
 const NOT_FOR_EVER: Duration = Duration::from_secs(5);
-/// Who has one lock and wants another, in any order, may close a circle: for so long.
+/// The wait of a thread that holds one lock and wants another in any order, and so may cause a
+/// deadlock.
 const SHORT: Duration = Duration::from_millis(50);
 
-/// What a turn holds: a set, or what a caller takes who has none.
+/// The locks that a turn holds: a set, or two locks taken without one.
 enum Held {
     Set(Leases),
     Each(Vec<Lease>),
 }
 
-#[allow(clippy::unnecessary_wraps, reason = "a turn of any job may fail")]
+#[allow(clippy::unnecessary_wraps, reason = "all jobs have this signature")]
 pub(super) fn set(hand: &mut Hand) -> anyhow::Result<()> {
     let names = two(hand);
     let options = of_a_set(hand);
@@ -50,7 +51,7 @@ pub(super) fn set(hand: &mut Hand) -> anyhow::Result<()> {
         Ok(held) => held,
         Err(error) => {
             if matches!(error, Error::Contended { .. }) {
-                hand.broken("free", names[0], "a set has waited in vain");
+                hand.broken("free", names[0], "a set did not get its locks");
             }
             for id in ids {
                 hand.gave_up(id);
@@ -78,7 +79,7 @@ pub(super) fn set(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Looks at each of the two for a while, and commits now and then while it has both.
+/// Checks both locks for a while, and sometimes commits while it holds both.
 fn hold(hand: &mut Hand, held: &Held, names: [&'static str; 2], ids: [u64; 2]) {
     let end = now() + nanos(hand.hold_for());
     loop {
@@ -92,7 +93,7 @@ fn hold(hand: &mut Hand, held: &Held, names: [&'static str; 2], ids: [u64; 2]) {
         }
         thread::sleep(Duration::from_millis(hand.random.u64(1..4)));
     }
-    // On a cluster the two are in different slots.
+    // In a cluster the two are in different slots.
     if let (Held::Set(leases), true) = (held, hand.plan.topology != Topology::Cluster)
         && hand.chance(4)
     {
@@ -103,8 +104,8 @@ fn hold(hand: &mut Hand, held: &Held, names: [&'static str; 2], ids: [u64; 2]) {
     }
 }
 
-/// One of the locks that sets want, by itself.
-#[allow(clippy::unnecessary_wraps, reason = "a turn of any job may fail")]
+/// Takes one of the locks of sets by itself.
+#[allow(clippy::unnecessary_wraps, reason = "all jobs have this signature")]
 pub(super) fn single(hand: &mut Hand) -> anyhow::Result<()> {
     let [name, _] = two(hand);
     let lock = hand.locks.lock(name).with(of_a_set(hand));
@@ -113,8 +114,8 @@ pub(super) fn single(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Two of the locks without a set, in any order. The second one is waited for briefly.
-#[allow(clippy::unnecessary_wraps, reason = "a turn of any job may fail")]
+/// Takes two of the locks without a set, in any order, with a short wait for the second.
+#[allow(clippy::unnecessary_wraps, reason = "all jobs have this signature")]
 pub(super) fn any_order(hand: &mut Hand) -> anyhow::Result<()> {
     let [outer, inner] = two(hand);
     let options = of_a_set(hand);
@@ -128,7 +129,7 @@ pub(super) fn any_order(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Two different ones, in any order.
+/// Picks two different locks, in random order.
 fn two(hand: &mut Hand) -> [&'static str; 2] {
     let all = OF_SETS.len();
     let one = hand.random.usize(..all);
@@ -136,7 +137,7 @@ fn two(hand: &mut Hand) -> [&'static str; 2] {
     [OF_SETS[one], OF_SETS[other]]
 }
 
-/// Renewed: a set may wait for longer than a lease.
+/// Renewed, because a set may wait for longer than a lease.
 fn of_a_set(hand: &mut Hand) -> Options {
     hand.options().renewal(true)
 }

@@ -1,4 +1,5 @@
-//! A job that moves money between two accounts, in transactions under two locks that both keep others from half of it only.
+//! A job that moves money between two accounts, in transactions under two locks, each of which
+//! protects one of them.
 
 use leasehold::{
     Lease,
@@ -16,7 +17,7 @@ const LOCKS: [&str; 2] = ["t0{w}", "t1{w}"];
 const ACCOUNTS: [&str; 2] = ["{w}:a", "{w}:b"];
 const FUNDS: i64 = 100;
 
-/// What the accounts have, whatever moves between them.
+/// Sets the funds of the accounts, whose sum must not change.
 pub(crate) fn endow_accounts(conn: &mut Connection) -> anyhow::Result<()> {
     for account in ACCOUNTS {
         let _: () = conn.set(account, FUNDS)?;
@@ -24,16 +25,16 @@ pub(crate) fn endow_accounts(conn: &mut Connection) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is wrong with them, if anything is.
+/// Returns the error in the accounts, if there is one.
 pub(crate) fn accounts_are_wrong(conn: &mut Connection) -> anyhow::Result<Option<String>> {
     let [a, b] = ACCOUNTS;
     let (a, b): (Option<i64>, Option<i64>) = conn.mget(&[a, b])?;
     let (a, b) = (a.unwrap_or(0), b.unwrap_or(0));
     let is_well = a >= 0 && b >= 0 && a + b == 2 * FUNDS;
-    Ok((!is_well).then(|| format!("the accounts have {a} and {b}, and had {FUNDS} each")))
+    Ok((!is_well).then(|| format!("the accounts hold {a} and {b}, and started with {FUNDS} each")))
 }
 
-#[allow(clippy::unnecessary_wraps, reason = "a turn of any job may fail")]
+#[allow(clippy::unnecessary_wraps, reason = "all jobs have this signature")]
 pub(super) fn transfer(hand: &mut Hand) -> anyhow::Result<()> {
     let name = LOCKS[usize::from(hand.random.bool())];
     let lock = hand.locks.lock(name).with(hand.options());
@@ -43,7 +44,7 @@ pub(super) fn transfer(hand: &mut Hand) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Moves an amount, if it is there.
+/// Moves an amount, if the balance allows it.
 fn move_some(hand: &mut Hand, lease: &Lease) {
     let amount = hand.random.i64(1..FUNDS);
     let [from, to] = if hand.random.bool() {

@@ -4,8 +4,8 @@
 //! - An older one: never. A sentinel that lags behind would lead back to the old master.
 //! - Another address for the known configuration: only while the master is in doubt, so that two
 //!   sentinels that contradict each other do not send us back and forth.
-//! - The known configuration is forgotten if no sentinel has named it for [`FORGOTTEN`], while more
-//!   than half of them have named older ones: sentinels that were set up anew count from 0 again.
+//! The known configuration is forgotten if no sentinel has named it for [`FORGOTTEN`], while more
+//! than half of them have named older ones: newly installed sentinels count from 0 again.
 
 use std::{
     collections::BTreeSet,
@@ -25,19 +25,19 @@ const FORGOTTEN: Duration = Duration::from_secs(10);
 /// processes learn of it, and find out which of their leases it lacks.
 pub(super) const QUIET_AFTER_FAILOVER: Duration = Duration::from_millis(500);
 
-/// The master that is believed, and the answers that this is based on.
+/// The believed master, and the answers behind it.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) master: Option<NamedMaster>,
-    /// Grows when another server has become the master.
+    /// Grows when another server becomes the master.
     pub(super) epoch: u64,
     /// The moment at which this master replaced another one, if known.
     pub(super) replaced: Option<Instant>,
     /// The moment at which a sentinel last named this master's address.
     pub(super) answered: Option<Instant>,
-    /// The moment at which they were last asked, answered or not.
+    /// The moment at which a sentinel was last asked, with or without an answer.
     pub(super) asked: Option<Instant>,
-    /// Something has happened since that the answer does not explain.
+    /// Something has happened since the answer that it does not explain.
     pub(super) in_doubt: bool,
     /// The moment at which a sentinel last named this configuration.
     named: Option<Instant>,
@@ -62,7 +62,7 @@ impl Known {
         })
     }
 
-    /// Enters the age of the first known master: if a failover was very recent, other processes may
+    /// Enters the age of the first known master: after a very recent failover, other processes may
     /// not know of it yet.
     pub(super) fn note_age(&mut self, for_how_long: Duration) {
         if let Some(at) = time::now()
@@ -101,7 +101,7 @@ impl Known {
                 self.answered = Some(now);
             }
             if !is_forgotten {
-                let why = "the last one knows an older configuration than was heard of before";
+                let why = "the last one knows only an older configuration";
                 return if is_here { Ok(false) } else { Err(why) };
             }
         } else if !is_newer && !is_here && !self.in_doubt {

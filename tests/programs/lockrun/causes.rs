@@ -89,14 +89,14 @@ fn who_cannot_connect_is_told_why() {
         (
             format!("redis+sentinel://127.0.0.1:{closed}/m"),
             format!(
-                "no sentinel of 1 says where the master `m` is: 127.0.0.1:{closed} cannot be \
+                "no sentinel of 1 has named the master `m`: 127.0.0.1:{closed} cannot be \
                  reached: connection refused"
             ),
         ),
         (
             format!("redis+cluster://127.0.0.1:{closed}/"),
             format!(
-                "no node of the cluster says who has which keys: 127.0.0.1:{closed} cannot be \
+                "no node of the cluster has returned the map of slots: 127.0.0.1:{closed} cannot be \
                  reached: connection refused"
             ),
         ),
@@ -185,7 +185,7 @@ fn what_only_some_servers_say_is_a_sentence_too() {
             69,
             "is still loading its data (LOADING)",
         ),
-        (OLD, b"", 69, "is too old (it says 5.0.14): "),
+        (OLD, b"", 69, "is too old (version 5.0.14): "),
         (
             NEW,
             b"-MISCONF it\r\n",
@@ -265,7 +265,7 @@ fn a_wrong_argument_names_its_flag() {
     let url = format!("redis+sentinel://127.0.0.1:{}/m", server.port());
     let line = said(&url, &["--", "true"], 64);
     assert!(
-        line.contains("is no sentinel") && !line.contains("with args"),
+        line.contains("is not a sentinel") && !line.contains("with args"),
         "{line}"
     );
     let url = at("", server.port(), "");
