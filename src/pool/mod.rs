@@ -223,7 +223,7 @@ impl Pool {
     /// an attempt to connect fails, returns the error at once; the next call retries.
     ///
     /// # Errors
-    /// [`Error::Pool`], with the reason: no connection could be opened, or all are lent.
+    /// - [`Error::Pool`], with the reason: no connection could be opened, or all are lent.
     /// - [`Error::TooOld`] for a server before Redis 6.2 or Valkey 7.2.
     /// - [`Error::Invalid`] if the URL leads to another kind of server than it says, or no sentinel
     ///   knows the master.

@@ -448,7 +448,7 @@ fn what_a_sentinel_cannot_have_meant_is_said_and_nobody_is_connected_to() {
         let asked = Instant::now();
         let refused = text(pool.get().unwrap_err());
         assert!(
-            refused.contains("no sentinel of 1 says where") && refused.contains(why),
+            refused.contains("no sentinel of 1 has named") && refused.contains(why),
             "{answer} {refused}"
         );
         assert!(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::{
     Error,
-    redis::{ErrorKind, IntoConnectionInfo, RedisError},
+    redis::{ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError},
 };
 
 use crate::{
@@ -27,8 +27,17 @@ pub(crate) fn server_of(url: &str) -> String {
         let master = path.split(['/', '?']).nth(1).unwrap_or_default();
         return printable(&format!("the master `{master}`"));
     }
-    let address = url.into_connection_info().map(|it| it.addr().to_string());
-    address.map_or("redis".into(), |it| format!("redis at {it}"))
+    let Ok(server) = url.into_connection_info() else {
+        return "redis".into();
+    };
+    match server.addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }
+            if host.contains(':') =>
+        {
+            format!("redis at [{host}]:{port}")
+        }
+        address => format!("redis at {address}"),
+    }
 }
 
 /// The error of an acquire that took this long, and what follows from it.

@@ -4,8 +4,8 @@
 //! - An older one: never. A sentinel that lags behind would lead back to the old master.
 //! - Another address for the known configuration: only while the master is in doubt, so that two
 //!   sentinels that contradict each other do not send us back and forth.
-//! The known configuration is forgotten if no sentinel has named it for [`FORGOTTEN`], while more
-//! than half of them have named older ones: newly installed sentinels count from 0 again.
+//! - The known configuration is forgotten if no sentinel has named it for [`FORGOTTEN`], while more
+//!   than half of them have named older ones: newly installed sentinels count from 0 again.
 
 use std::{
     collections::BTreeSet,

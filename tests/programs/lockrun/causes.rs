@@ -83,6 +83,10 @@ fn who_cannot_connect_is_told_why() {
             format!("cannot reach redis at 127.0.0.1:{closed}: connection refused"),
         ),
         (
+            format!("redis://[::1]:{closed}/"),
+            format!("cannot reach redis at [::1]:{closed}: "),
+        ),
+        (
             format!("redis://{unknown}.invalid/"),
             format!("cannot reach redis at {unknown}.invalid:6379: failed to lookup"),
         ),
