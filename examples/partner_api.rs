@@ -118,7 +118,8 @@ fn play(lock: &Lock, child: &mut Child) -> anyhow::Result<(Vec<Hold>, Moment)> {
     Ok((holds, killed))
 }
 
-/// Has each of ten threads acquire a permit, make its request, and give the permit back, repeatedly.
+/// Has each of ten threads acquire a permit, make its request, and give the permit back,
+/// repeatedly.
 fn work_together(
     process: &str,
     lock: &Lock,

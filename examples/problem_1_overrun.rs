@@ -19,7 +19,7 @@ const NAME: &str = "problem-1";
 const KEYS: [&str; 1] = ["lock:problem-1"];
 const LEASE: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(10);
-/// How long A works, in milliseconds: longer than its lease.
+/// The time that A works, in milliseconds: longer than its lease.
 const WORK: u64 = 500;
 
 fn main() -> anyhow::Result<()> {

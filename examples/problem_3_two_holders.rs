@@ -20,7 +20,7 @@ use shared::{Redis, scene::Scene};
 const NAME: &str = "problem-3";
 const KEYS: [&str; 2] = ["lock:problem-3", REPORT];
 const LEASE: Duration = Duration::from_millis(300);
-/// How long A is paused, in milliseconds: longer than its lease.
+/// The length of the pause of A, in milliseconds: longer than its lease.
 const PAUSE: u64 = 500;
 const REPORT: &str = "problem-3:report";
 

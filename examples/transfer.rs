@@ -94,7 +94,7 @@ impl Bank {
         format!("{{bank:{}}}:account:{account}", self.name)
     }
 
-    /// Moves money beside a second process until that is killed, and for a while afterwards.
+    /// Moves money alongside a second process until that is killed, and for a while afterwards.
     fn work_beside_another(&self, url: &str) -> Result<Seen> {
         let other = Command::new(env::current_exe()?)
             .arg(url)

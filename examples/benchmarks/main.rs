@@ -117,7 +117,7 @@ fn main() -> anyhow::Result<()> {
         show("purchase under an item lock / 7 round trips", &compared);
         match market.beside_python(&server, &mut connections[0], effort)? {
             Some(compared) => show("the same / a program in Python", &compared),
-            None => println!("no Python with redis-py: not measured beside it"),
+            None => println!("no Python with redis-py: not compared with it"),
         }
     }
     if options.want("mutex") {

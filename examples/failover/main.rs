@@ -13,10 +13,7 @@
 #![allow(clippy::print_stdout, reason = "a command-line program")]
 
 #[path = "../../tests/common/mod.rs"]
-#[allow(
-    clippy::unwrap_used,
-    reason = "the tests' servers and sentinels, and what stands beside them"
-)]
+#[allow(clippy::unwrap_used, reason = "the tests' helpers fail by panicking")]
 mod common;
 
 mod picture;

@@ -11,7 +11,7 @@ use crate::trade::Strategy;
 #[derive(Debug, Parser)]
 #[command(name = "market")]
 pub(crate) struct Options {
-    /// How long each cell of the table runs, in seconds, 0.1 to 600
+    /// Seconds for each cell of the table, 0.1 to 600
     #[arg(long, default_value = "5", value_parser = seconds)]
     pub(crate) seconds: Duration,
 

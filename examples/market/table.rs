@@ -1,4 +1,4 @@
-//! The table beside the book's figures, and the verdict on the invariants.
+//! The table, next to the book's figures, and the verdict on the invariants.
 
 use std::time::Duration;
 

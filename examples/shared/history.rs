@@ -27,7 +27,7 @@ pub(crate) struct Entry {
     pub(crate) happened: Happened,
 }
 
-/// What happened to a holder's lock.
+/// The event of a holder's lock.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Happened {

@@ -2,11 +2,10 @@
 //!
 //! ```text
 //! cargo run --release --example torture -- --minutes 10
-//! cargo run --release --example torture -- --seed 7 --minutes 1 --kinds stop-holder,kill-holder --json
-//! cargo run --release --example torture -- --topology sentinel --minutes 10
-//! cargo run --release --example torture -- --permits 1,3,16 --minutes 10
-//! cargo run --release --example torture -- --sets --minutes 10
-//! cargo run --release --example torture -- --pairs --minutes 5
+//! cargo run --release --example torture -- --seed 7 --minutes 1 --kinds stop-holder,kill-holder
+//! --json cargo run --release --example torture -- --topology sentinel --minutes 10 cargo run
+//! --release --example torture -- --permits 1,3,16 --minutes 10 cargo run --release --example
+//! torture -- --sets --minutes 10 cargo run --release --example torture -- --pairs --minutes 5
 //! cargo run --release --example torture -- --bug all
 //! ```
 //!

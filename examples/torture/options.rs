@@ -15,7 +15,7 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) seed: Option<u64>,
 
-    /// How long to run; the last round is completed
+    /// Minutes to run; the last round is completed
     #[arg(long, default_value_t = 1.0)]
     pub(crate) minutes: f64,
 
@@ -40,8 +40,8 @@ pub(crate) struct Options {
     #[arg(long, value_delimiter = ',', conflicts_with = "pairs", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) permits: Vec<u32>,
 
-    /// Use only sets of two of sixteen locks, in sixteen threads of each worker, and single locks
-    /// beside them
+    /// Use only sets of two of sixteen locks, in sixteen threads of each worker, along with single
+    /// locks
     #[arg(long, conflicts_with_all = ["pairs", "permits"])]
     pub(crate) sets: bool,
 
@@ -49,7 +49,7 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) pairs: bool,
 
-    /// With `--pairs`: at most this many pairs per second, to run for hours beside other work
+    /// With `--pairs`: at most this many pairs per second, to run for hours alongside other work
     #[arg(long, requires = "pairs")]
     pub(crate) pace: Option<u64>,
 

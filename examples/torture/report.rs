@@ -215,7 +215,7 @@ impl Report {
             println!("{job:22} {count:>9} {mean:>10} {longest:>13}");
         }
         println!(
-            "\n{} pairs; {} waits judged, the longest {:.0} ms, the longest beside a free lock {:.0} ms; {} holds halted past their lease",
+            "\n{} pairs; {} waits judged, the longest {:.0} ms, the longest for a free lock {:.0} ms; {} holds halted past their lease",
             self.pairs_in_all,
             self.waits_judged,
             self.longest_wait_ms,

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_is_empty_is_the_one_that_was_asked_and_a_question_mark_is_none() {
+    fn an_empty_host_is_the_asked_node_and_a_question_mark_is_no_host() {
         let nil = "*3\r\n$-1\r\n:5\r\n$1\r\nd\r\n";
         let (a, b) = (node("", 7, "a"), node("?", 8, "b"));
         let text = format!("*1\r\n*5\r\n:0\r\n:1\r\n{a}{b}{nil}");

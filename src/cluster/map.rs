@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn each_answer_is_told_from_the_others() {
+    fn each_error_is_classified() {
         assert_eq!(learnt("-MOVED 7 ::1:9\r\n"), Some(Redirect::Moved));
         for line in ["-ASK 7 [::1]:9\r\n", "-ASK\r\n", "-TRYAGAIN later\r\n"] {
             assert_eq!(learnt(line), Some(Redirect::Moving), "{line}");
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_while_another_thread_asks_waits_no_longer_than_it_may_ask() {
+    fn a_thread_that_waits_for_another_to_ask_keeps_its_own_limit() {
         const LIMIT: Duration = Duration::from_millis(300);
         // It accepts connections, but never answers.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -261,7 +261,7 @@ mod tests {
     /// Right after a failover one node may no longer name the old master while another still does.
     /// A node may not know of a replica.
     #[test]
-    fn a_shard_keeps_its_id_where_nodes_differ_about_a_failover_or_do_not_name_it() {
+    fn a_shard_keeps_its_id_when_nodes_disagree_about_a_failover_or_omit_it() {
         let mut map = two_shards();
         let before = map.shard_of(0);
         for (shards, leads_to) in [
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_has_gone_to_another_shard_takes_over_there() {
+    fn a_replica_that_moved_to_another_shard_takes_over_there() {
         let layout = vec![group("a", &[], 0..=99), group("c", &["d"], 100..=16_383)];
         for layout in [layout.clone(), layout.into_iter().rev().collect()] {
             let mut map = two_shards();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_slot_leads_to_the_node_that_was_named_also_if_that_was_a_replica() {
+    fn a_moved_slot_leads_to_the_named_node_even_if_it_was_a_replica() {
         let mut map = two_shards();
         let second = map.shard_of(100);
         map.moved(5, &Address::new("b", 1));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_stands_in_the_first_braces_counts() {
+    fn only_the_text_in_the_first_braces_counts() {
         for (key, part) in [
             ("lock:report", "lock:report"),
             ("{lock:report}:lease", "lock:report"),

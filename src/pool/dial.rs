@@ -164,8 +164,8 @@ fn without_arguments(error: RedisError) -> RedisError {
 fn log_in(client: &Client, limit: Duration) -> RedisResult<()> {
     let settings = client.get_connection_info().clone();
     let login = settings.redis_settings().clone();
-    let nobody = RedisConnectionInfo::default().set_skip_set_lib_name();
-    let client = Client::open(settings.set_redis_settings(nobody))?;
+    let anonymous = RedisConnectionInfo::default().set_skip_set_lib_name();
+    let client = Client::open(settings.set_redis_settings(anonymous))?;
     let mut connection = client.get_connection_with_timeout(limit)?;
     set_timeouts(&connection, limit)?;
     let mut auth = redis::cmd("AUTH");

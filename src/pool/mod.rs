@@ -115,7 +115,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// ```
 ///
 /// Such a pool has none of the properties above. Its sockets have no time-outs: on a silent server
-/// a call never returns, and no deadline of ours can end it (`conn.set_read_timeout` and
+/// a call never returns, and none of our deadlines can end it (`conn.set_read_timeout` and
 /// `conn.set_write_timeout` can). It sends a `PING` each time it lends, opens all its connections
 /// when it is built, wakes no waiting thread when a broken connection comes back, and lends a
 /// connection on which a reply is still owed: redis-rs skips that reply, after waiting for it.
@@ -286,8 +286,8 @@ impl Pool {
     /// this one asks for another.
     ///
     /// While all connections are lent, only the call that came first waits for r2d2, and the others
-    /// for their turn: so nobody is overtaken for long. A call that may be cancelled waits beside
-    /// them. It is one of the library's own, which keep a connection for one request.
+    /// for their turn, so that no call is overtaken for long. A call that may be cancelled waits
+    /// outside that order. It is one of the library's own, which keep a connection for one request.
     fn idle_or_new(
         &self,
         wait_while_all_lent: Duration,

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sentinel_that_is_silent_is_not_called_an_unavailable_resource() {
+    fn a_silent_sentinel_is_not_called_an_unavailable_resource() {
         let sentinel = ConnectionAddr::Tcp("127.0.0.1".to_owned(), 26_379);
         let silence = RedisError::from(io::Error::from(io::ErrorKind::WouldBlock));
         let error = no_useful_answer("no master", &sentinel, silence, ["", ""], true);

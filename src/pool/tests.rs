@@ -39,7 +39,7 @@ fn a_server_that_greets_slowly() -> (String, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn who_waits_for_a_connection_that_another_takes_asks_for_one_more_at_once() {
+fn a_waiter_whose_connection_is_taken_asks_for_another_at_once() {
     let (url, _) = a_server_that_greets_slowly();
     let is_taken = || {
         let pool = pool(&url);
@@ -66,7 +66,7 @@ fn who_waits_for_a_connection_that_another_takes_asks_for_one_more_at_once() {
 }
 
 #[test]
-fn who_waits_for_a_connection_does_not_ask_for_more_all_the_time() {
+fn a_waiter_does_not_keep_asking_for_more_connections() {
     let (url, count) = a_server_that_greets_slowly();
     drop(pool(&url).get().unwrap());
     assert_eq!(count.load(Ordering::SeqCst), 1);

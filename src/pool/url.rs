@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plus_in_a_password_is_a_plus_wherever_it_stands() {
+    fn a_plus_in_a_password_stays_a_plus() {
         let url = "redis+sentinel://:p+q@a/m?sentinel_password=a+b%20c";
         assert_eq!(login(&sentinels(url).0[0]), (None, Some("a+b c"), 0));
         assert_eq!(login(&server(url)), (None, Some("p+q"), 0));
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_and_no_password_is_repeated() {
+    fn an_error_names_the_fault_and_repeats_no_password() {
         for (url, why) in [
             ("redis+sentinel://:secret@a,b", "name of the master"),
             ("redis+sentinel://:secret@a,b/", "name of the master"),

@@ -409,7 +409,8 @@ impl<'a> Questions<'a> {
         let answers = opened.and_then(|mut connection| {
             let all = all(self.lock.key()).get_packed_pipeline();
             let (limit, mut answers) = (self.asking.patience().remaining(), Vec::new());
-            // An error, such as that of a master that has become a replica, is also among the answers.
+            // An error, such as that of a master that has become a replica, is also among the
+            // answers.
             let _ = exchange_each(&mut connection, &all, COUNT, limit, |it| answers.push(it));
             match answers
                 .iter()

@@ -325,7 +325,7 @@ fn report(observer: &dyn Observer, push: Value) {
 
 /// Returns true if the server does not know the listener's connection: it is broken, or leads to
 /// the previous server at this address.
-fn is_nobody_there(refusal: &RedisError) -> bool {
+fn is_listener_unknown(refusal: &RedisError) -> bool {
     let detail = refusal.detail().unwrap_or_default();
     detail.contains("does not exist")
 }
@@ -363,7 +363,7 @@ impl Tracking {
                 Ok(()) => true,
                 Err(error) if Finished::by_error(&error).is_some() => return Err(error),
                 Err(error) => {
-                    if is_nobody_there(&error) {
+                    if is_listener_unknown(&error) {
                         listener.reconnect(generation);
                     }
                     false

@@ -112,7 +112,7 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// May start a thread.
     fn report_to(&self, observer: Weak<dyn Observer>) -> Result<()>;
 
-    /// Starts the notifications: from now on somebody relies on them.
+    /// Starts the notifications, on which callers rely from now on.
     fn start_telling(&self);
 
     /// Ends the notifications.

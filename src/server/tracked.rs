@@ -66,7 +66,7 @@ struct Open {
     /// The listener's count when it was opened: a connection of an earlier count is closed.
     left_a_replica: u64,
     tracking: Tracking,
-    /// It has answered, so somebody may rely on keys that were read on it.
+    /// It has answered, so keys that were read on it may be relied on.
     has_answered: bool,
 }
 

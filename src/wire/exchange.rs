@@ -125,7 +125,7 @@ pub(crate) fn exchange_each(
 }
 
 /// Limits the wait for the next reply to the deadline. Each change of the time-out is a system
-/// call, so it is set anew only when an eighth of it has passed.
+/// call, so it is set again only when an eighth of it has passed.
 fn shorten(limit: &mut Duration, deadline: Deadline, conn: &Connection) -> RedisResult<()> {
     let left = deadline.remaining();
     if left.is_zero() {

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_finishes_no_connection_but_that_of_a_replica_does() {
+    fn only_the_refusal_of_a_replica_finishes_a_connection() {
         assert_eq!(by("-ERR no\r\n"), None);
         assert_eq!(by("-NOPERM no\r\n"), None);
         assert_eq!(by("-LOADING not yet\r\n"), None);

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::clock::Nanos;
 
-/// Measures the time from the death of a holder until another one has the lock, where somebody was
+/// Measures the time from the death of a holder until another one has the lock, where someone was
 /// waiting at that moment. It is late if one of them waited through all of the allowed time after
 /// the lease while nobody else could have held the lock.
 ///

@@ -1,9 +1,9 @@
-//! No waiter waits beside a free lock, waits end on time, and a dead holder's lock soon has another
-//! holder.
+//! No waiter waits while the lock is free, waits end on time, and a dead holder's lock soon has
+//! another holder.
 //!
 //! At the longest, a lock may be held from the attempt until the answer to the release, or for a
 //! lease after its holder was killed, halted, or got no answer. Subtract all of that from a wait,
-//! and the times in which faults disturb or the machine stood still: the rest is time beside a free
+//! and the times in which faults disturb or the machine stood still: the rest is time with a free
 //! lock.
 //!
 //! For permits, count those that may be held at a moment. As far as a waiter knows, it may have
@@ -34,7 +34,7 @@ const GOING_ON: Nanos = millis(250);
 
 /// By worker.
 type Spans = HashMap<u32, Vec<Span>>;
-/// Shorter waits are not checked for time beside a free lock.
+/// Shorter waits are not checked for a free lock.
 const LOOKED_AT: Nanos = millis(50);
 
 /// A time in which a lock may have been held, and the kind of hold.
@@ -269,7 +269,7 @@ fn beside_a_free_lock(
 ) -> Option<Violation> {
     (longest.length() > SLACK + kept).then(|| {
         let what = format!(
-            "{} of worker {} waited {} ms, {} ms of it beside a free lock and {} ms runnable without a core",
+            "{} of worker {} waited {} ms, {} ms of it for a free lock and {} ms runnable without a core",
             hold.asked.job,
             hold.asked.worker,
             waited.length() / 1_000_000,

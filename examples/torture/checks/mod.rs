@@ -40,8 +40,8 @@ pub(crate) enum Checker {
     Fencing,
     /// No holder was sure of a lock after its end in the server's own log: I4.
     ServerLog,
-    /// No waiter waited beside a free lock, and a dead holder's lock was free within its lease: I6,
-    /// I16.
+    /// No waiter waited while the lock was free, and a dead holder's lock was free within its
+    /// lease: I6, I16.
     Free,
     /// Waits ended on time: I7.
     Deadline,
@@ -168,7 +168,7 @@ impl Violation {
             && (self.checker == Checker::Sums || self.over <= fault.broke_until + NOT_TOLD + SLACK)
     }
 
-    /// The keys beside permits are only informative.
+    /// The companion keys of permits are only informative.
     fn is_of_permits_alone(&self, fault: &Fault) -> bool {
         let is_semaphore = faults::SEMAPHORES.contains(&&*self.lock);
         is_semaphore && fault.kind.name.ends_with("-companion")
@@ -223,10 +223,10 @@ pub(crate) struct Figures {
     pub(crate) longest_wait: Nanos,
     /// For granted acquires, by job.
     pub(crate) waited: HashMap<String, Waited>,
-    /// The longest time of a wait of at least 50 ms beside a lock or permit that cannot have been
+    /// The longest part of a wait of at least 50 ms in which the lock or permit cannot have been
     /// held.
     pub(crate) longest_beside_a_free_lock: Nanos,
-    /// The number of waits checked for time beside a free lock.
+    /// The number of waits checked for a free lock.
     pub(crate) waits: u64,
 }
 

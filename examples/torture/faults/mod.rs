@@ -211,7 +211,7 @@ impl Kind {
         self.announces.contains(&Checker::Sums)
     }
 
-    /// Returns true if keys beside the locks may be lost.
+    /// Returns true if companion keys may be lost.
     pub(crate) fn loses_companions(&self) -> bool {
         self.loses_data() || self.name == "evict" || self.name.ends_with("-companion")
     }

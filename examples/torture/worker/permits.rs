@@ -26,7 +26,7 @@ use crate::{
 /// The number of permits in rounds with all kinds of locks.
 const USUAL: u32 = 3;
 
-/// Holds a permit, and sometimes commits beside the other holders.
+/// Holds a permit, and sometimes commits while others hold theirs.
 pub(super) fn permit(hand: &mut Hand) -> anyhow::Result<()> {
     let permits = match hand.plan.only {
         Some(Only::Permits(permits)) => permits,

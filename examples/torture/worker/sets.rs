@@ -1,4 +1,4 @@
-//! Sets of two locks, and single locks with the same names beside them.
+//! Sets of two locks, and single locks with the same names.
 //!
 //! It is unknown which locks a waiting set holds, so each of its locks is recorded as possibly held
 //! from the request on. A waiting set keeps its first lock from others, who wait with it: if 64

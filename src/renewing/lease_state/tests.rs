@@ -17,7 +17,7 @@ fn lease_state(token: &Token, end: Instant) -> LeaseState {
 }
 
 #[test]
-fn what_somebody_saw_lost_is_never_held_again() {
+fn a_lease_seen_lost_is_never_held_again() {
     let now = Clock::REAL.now();
     let lease = lease_state(&Token::random(), now);
     assert_eq!(lease.lost(), Some(LostReason::Ended));

@@ -12,7 +12,7 @@ mod orphans;
 mod world;
 
 #[test]
-fn those_due_first_go_first() {
+fn the_earliest_due_go_first() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let ending_in = |ms: u32| Terms {
         end: Some(start + MS * (ms + 200)),
@@ -47,7 +47,7 @@ fn a_forgotten_script_is_sent_again_at_once_and_a_refused_renewal_soon() {
 }
 
 #[test]
-fn one_that_was_refused_keeps_no_other_from_being_given_back() {
+fn a_refused_release_does_not_delay_the_others() {
     let (mut schedule, start) = (Schedule::<(), _>::default(), Instant::now());
     schedule.abandon("refused", false, start);
     let refused = schedule.take(start).orphans.remove(0);
@@ -87,7 +87,7 @@ fn a_look_without_an_answer_is_asked_again() {
 
 /// A new master may have missed the last renewal, the holder's own (longer) one or the watchdog's.
 #[test]
-fn after_a_failover_each_is_renewed_for_no_less_than_what_is_left() {
+fn after_a_failover_each_lease_is_renewed_for_at_least_the_time_left() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let known = Terms {
         end: Some(start + MS * 3_000),
@@ -124,7 +124,7 @@ fn after_a_failover_each_is_renewed_for_no_less_than_what_is_left() {
 
 /// The previous master may have answered the question that was in flight.
 #[test]
-fn a_failover_during_a_renewal_has_it_renewed_once_more_and_whoever_has_it_next_takes_that_over() {
+fn a_failover_during_a_renewal_repeats_it_and_the_next_holder_inherits_that() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let terms = Terms {
         end: Some(start + MS * 3_000),
@@ -210,7 +210,7 @@ fn a_lease_whose_end_is_not_known_is_renewed_and_not_looked_at() {
 }
 
 #[test]
-fn whoever_has_it_next_is_looked_at_when_the_one_before_would_have_been() {
+fn the_next_holder_inherits_the_time_of_the_look() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let terms = Terms {
         end: Some(start + MS * 3_000),
@@ -232,7 +232,7 @@ fn whoever_has_it_next_is_looked_at_when_the_one_before_would_have_been() {
 
 /// A refused renewal does not clear the look that it covered.
 #[test]
-fn whoever_has_it_next_is_looked_at_also_after_a_refused_renewal() {
+fn the_next_holder_is_looked_at_even_after_a_refused_renewal() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let terms = Terms {
         end: Some(start + MS * 3_000),
@@ -250,7 +250,7 @@ fn whoever_has_it_next_is_looked_at_also_after_a_refused_renewal() {
 
 /// The look does not wait as long as the refused renewal.
 #[test]
-fn what_is_told_while_a_renewal_is_refused_is_looked_at_soon() {
+fn a_change_during_a_refused_renewal_is_looked_at_soon() {
     let (mut schedule, mut now) = (Schedule::<_, ()>::default(), Instant::now());
     let terms = Terms {
         end: Some(now + MS * 3_000),
@@ -307,7 +307,7 @@ fn holds_are_given_back_a_batch_at_a_time() {
 }
 
 #[test]
-fn it_is_given_back_until_the_server_answers_however_long_that_takes() {
+fn a_release_is_repeated_until_the_server_answers() {
     let (mut schedule, mut now) = (Schedule::<(), _>::default(), Instant::now());
     schedule.abandon((), false, now);
     for _ in 0..100 {
@@ -321,7 +321,7 @@ fn it_is_given_back_until_the_server_answers_however_long_that_takes() {
 }
 
 #[test]
-fn what_an_acquire_may_still_take_is_given_back_whenever_it_is_twice_as_old() {
+fn a_late_acquire_is_released_again_each_time_its_age_doubles() {
     let (mut schedule, start) = (Schedule::<(), _>::default(), Instant::now());
     schedule.abandon((), true, start);
     let mut asked = Vec::new();
@@ -437,7 +437,7 @@ proptest! {
     }
 
     #[test]
-    fn none_is_starved_while_the_server_answers(events in events(), moods in kind_moods()) {
+    fn no_lease_starves_while_the_server_answers(events in events(), moods in kind_moods()) {
         let mut world = World::moody(moods);
         for event in &events {
             world.happen(event);
@@ -457,7 +457,7 @@ proptest! {
     /// An outage loses only the leases that end in it, and attempts continue every few milliseconds
     /// until the last lease has ended.
     #[test]
-    fn it_is_tried_until_the_end(lease in 30_u32..900, count in 1..150, outage in 1_u32..1_200, silent in any::<bool>()) {
+    fn a_renewal_is_retried_until_the_end(lease in 30_u32..900, count in 1..150, outage in 1_u32..1_200, silent in any::<bool>()) {
         let mut world = World::new(|| Mood::Ours);
         for _ in 0..count {
             world.happen(&kept(lease, None));

@@ -121,7 +121,7 @@ fn each_call_gets_its_own_answer() {
 }
 
 #[test]
-fn what_lies_there_goes_in_one_write() {
+fn waiting_calls_share_one_write() {
     let outbox = Outbox::new(1, false);
     let writes = AtomicUsize::new(0);
     outbox.occupy();
@@ -154,7 +154,7 @@ fn a_call_whose_time_is_over_before_it_is_sent_was_not_sent() {
 }
 
 #[test]
-fn a_call_that_may_not_lead_is_left_to_its_caller_where_nobody_leads() {
+fn a_call_that_may_not_lead_is_returned_to_its_caller_if_no_thread_leads() {
     let outbox = Outbox::new(1, false);
     let short = (LONG, time::now().checked_add(LONG));
     assert!(matches!(outbox.post(b"a", short, not_led), Ok(None)));
@@ -187,7 +187,7 @@ fn a_call_that_is_woken_and_may_not_lead_wakes_the_next() {
 
 /// Otherwise each would wait for a connection for the full time-out, one after the other.
 #[test]
-fn heads_behind_one_that_found_no_connection_are_told_so_at_once() {
+fn heads_behind_one_without_a_connection_get_the_error_at_once() {
     let outbox = Outbox::new(1, true);
     outbox.occupy();
     let tries = AtomicUsize::new(0);
@@ -211,7 +211,7 @@ fn heads_behind_one_that_found_no_connection_are_told_so_at_once() {
 }
 
 #[test]
-fn a_call_that_was_sent_is_unknown_at_its_own_time_and_a_late_answer_is_nobody_elses() {
+fn a_sent_call_is_unknown_at_its_own_deadline_and_its_late_reply_reaches_no_other() {
     let outbox = Outbox::new(1, false);
     let (go_on, may_go_on) = mpsc::channel();
     outbox.occupy();
@@ -254,7 +254,7 @@ fn a_call_that_was_sent_is_unknown_at_its_own_time_and_a_late_answer_is_nobody_e
 }
 
 #[test]
-fn what_one_leader_could_not_send_the_next_sends() {
+fn the_next_leader_sends_what_one_could_not() {
     let outbox = Outbox::new(1, false);
     outbox.occupy();
     thread::scope(|scope| {
@@ -298,7 +298,7 @@ fn a_leader_that_panics_leaves_no_call_without_an_answer() {
 }
 
 #[test]
-fn heads_are_told_at_once_that_the_write_before_them_has_failed() {
+fn heads_get_the_failure_of_the_write_before_them_at_once() {
     for has_failed in [false, true] {
         let outbox = Outbox::new(1, true);
         outbox.occupy();
@@ -315,7 +315,7 @@ fn heads_are_told_at_once_that_the_write_before_them_has_failed() {
 }
 
 #[test]
-fn a_call_that_is_called_off_before_it_is_sent_leaves_while_another_is_being_answered() {
+fn a_call_cancelled_before_it_is_sent_leaves_while_another_waits_for_its_reply() {
     let outbox = Outbox::new(1, false);
     outbox.occupy();
     let cancel = Cancel::new();
@@ -378,7 +378,7 @@ fn drive(outbox: &Outbox) {
 
 /// Not one time-out for each of them.
 #[test]
-fn a_server_that_falls_silent_between_two_answers_is_waited_for_once() {
+fn a_silence_between_two_replies_costs_one_time_out() {
     let io_timeout = Duration::from_secs(1);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -424,7 +424,7 @@ fn a_server_that_falls_silent_between_two_answers_is_waited_for_once() {
 
 /// The others share a write, before it or after it.
 #[test]
-fn a_call_that_goes_alone_is_in_nobody_elses_write() {
+fn a_call_sent_alone_shares_no_write() {
     let outbox = Outbox::new(1, false);
     outbox.occupy();
     let is_alone = AtomicUsize::new(0);

@@ -20,14 +20,15 @@ mod effects;
 mod state;
 mod steps;
 
-const BELIEVED: &str = "nobody believes in a lease that has ended on the server, unless that is still to be told or looked at";
-const NOT_BY_THE_FORMER: &str = "nobody renews a lease that he has handed over";
-const TOLD_ONCE: &str = "an end is told once, not before it, and of the one who has the lease";
-const GIVEN_BACK: &str = "what is given back is sent until the server answers";
-const ON_TIME: &str = "while the server answers, a lease is renewed when a third of it is over";
+const BELIEVED: &str =
+    "no holder counts on a lease that has ended on the server, unless a report or look is pending";
+const NOT_BY_THE_FORMER: &str = "no former holder renews a lease after a hand-over";
+const TOLD_ONCE: &str = "an end is reported once, not too early, and to the current holder";
+const GIVEN_BACK: &str = "a release is repeated until the server answers";
+const ON_TIME: &str = "while the server answers, a lease is renewed after a third of its length";
 const LOOKED_AT: &str =
-    "while the server answers, what has changed is looked at within ten milliseconds";
-const GOES_ON: &str = "somebody has a lease that would have ended without a renewal";
+    "while the server answers, a changed key is looked at within ten milliseconds";
+const GOES_ON: &str = "a renewal extends a lease that would have ended";
 
 /// The rules of the threads. With all of them no holder counts on a lease that it does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +124,7 @@ fn is_found(wrong: &'static str, rule: Rule, world: fn(World) -> World) {
 }
 
 #[test]
-fn nothing_is_believed_too_long_however_late_answers_are() {
+fn no_lease_is_trusted_too_long_however_late_replies_are() {
     holds(World {
         refusals: 1,
         ..World::without(None)
@@ -131,7 +132,7 @@ fn nothing_is_believed_too_long_however_late_answers_are() {
 }
 
 #[test]
-fn nor_when_a_connection_breaks_and_its_commands_arrive_at_any_time() {
+fn no_lease_is_trusted_too_long_after_a_broken_connection() {
     holds(World {
         breaks: 1,
         ..World::without(None)
@@ -139,7 +140,7 @@ fn nor_when_a_connection_breaks_and_its_commands_arrive_at_any_time() {
 }
 
 #[test]
-fn nor_when_a_key_is_deleted() {
+fn no_lease_is_trusted_too_long_after_a_deletion() {
     holds(World {
         deletions: 1,
         ..World::without(None)
@@ -148,7 +149,7 @@ fn nor_when_a_key_is_deleted() {
 
 /// A refused renewal does not clear the look that it covered.
 #[test]
-fn whoever_has_it_next_is_told_that_the_key_was_changed_also_after_a_refusal() {
+fn the_next_holder_learns_of_a_change_even_after_a_refusal() {
     holds(World {
         lease: 6,
         refusals: 1,
@@ -159,7 +160,7 @@ fn whoever_has_it_next_is_told_that_the_key_was_changed_also_after_a_refusal() {
 }
 
 #[test]
-fn nor_does_a_failover_harm_whoever_has_it_next_also_after_a_refusal() {
+fn a_failover_does_not_harm_the_next_holder_even_after_a_refusal() {
     holds(World {
         lease: 6,
         refusals: 1,
@@ -170,7 +171,7 @@ fn nor_does_a_failover_harm_whoever_has_it_next_also_after_a_refusal() {
 }
 
 #[test]
-fn what_is_given_back_without_an_answer_is_sent_again() {
+fn a_release_without_a_reply_is_sent_again() {
     holds(World {
         releases: 1,
         breaks: 1,
@@ -179,7 +180,7 @@ fn what_is_given_back_without_an_answer_is_sent_again() {
 }
 
 #[test]
-fn holders_who_renew_by_themselves_believe_nothing_too_long() {
+fn holders_that_renew_trust_no_lease_too_long() {
     holds(World {
         extensions: 1,
         breaks: 1,
@@ -188,7 +189,7 @@ fn holders_who_renew_by_themselves_believe_nothing_too_long() {
 }
 
 #[test]
-fn nothing_is_believed_too_long_when_all_of_it_happens() {
+fn no_lease_is_trusted_too_long_when_everything_happens() {
     for (deletions, failovers) in [(1, 0), (0, 1)] {
         holds(World {
             lease: 6,
@@ -203,7 +204,7 @@ fn nothing_is_believed_too_long_when_all_of_it_happens() {
 }
 
 #[test]
-fn nor_of_three_leases() {
+fn no_lease_of_three_is_trusted_too_long() {
     for (refusals, hand_overs) in [(1, 0), (0, 1)] {
         holds(World {
             begun: &[0, 0, 0],
@@ -216,7 +217,7 @@ fn nor_of_three_leases() {
 }
 
 #[test]
-fn nor_when_connections_break_twice_and_leases_began_at_different_times() {
+fn no_lease_is_trusted_too_long_after_two_broken_connections() {
     holds(World {
         begun: &[0, 1],
         lease: 6,
@@ -233,13 +234,13 @@ fn three_leases_that_began_at_different_times_are_renewed_on_time() {
 }
 
 #[test]
-fn what_has_changed_is_looked_at_soon_and_the_others_are_renewed_on_time() {
+fn a_changed_key_is_looked_at_soon_and_the_others_are_renewed_on_time() {
     holds(changes_and_hand_overs(None));
 }
 
 #[test]
 #[ignore = "half a minute: `cargo test --release --manifest-path tests/models/Cargo.toml model -- --ignored`"]
-fn what_has_changed_is_looked_at_soon_for_two_lengths_of_a_lease() {
+fn a_changed_key_is_looked_at_soon_for_two_leases() {
     holds(World {
         last: 12,
         ..changes_and_hand_overs(None)
@@ -259,7 +260,7 @@ const fn changes_and_hand_overs(without: Option<Rule>) -> World {
 }
 
 #[test]
-fn what_breaks_a_rule_of_looks_is_found_within_a_lease_and_a_half() {
+fn a_broken_look_rule_is_found_within_a_lease_and_a_half() {
     for (wrong, rule) in [
         (LOOKED_AT, Rule::Looks),
         (LOOKED_AT, Rule::KeepsLooks),
@@ -281,12 +282,12 @@ fn a_failover_that_loses_renewals_costs_no_lease() {
 }
 
 #[test]
-fn one_that_counts_from_the_answer_is_found() {
+fn counting_from_the_reply_is_found() {
     is_found(BELIEVED, Rule::CountsFromBefore, |world| world);
 }
 
 #[test]
-fn one_that_does_not_ask_what_is_out_before_a_hand_over_is_found() {
+fn a_hand_over_with_a_command_outstanding_is_found() {
     is_found(NOT_BY_THE_FORMER, Rule::AsksWhatIsOut, |world| World {
         breaks: 1,
         hand_overs: 1,
@@ -295,7 +296,7 @@ fn one_that_does_not_ask_what_is_out_before_a_hand_over_is_found() {
 }
 
 #[test]
-fn one_that_forgets_in_a_hand_over_what_was_to_be_looked_at_is_found() {
+fn a_hand_over_that_drops_a_look_is_found() {
     is_found(BELIEVED, Rule::KeepsLooks, |world| World {
         deletions: 1,
         hand_overs: 1,
@@ -304,7 +305,7 @@ fn one_that_forgets_in_a_hand_over_what_was_to_be_looked_at_is_found() {
 }
 
 #[test]
-fn one_that_only_looks_at_its_leases_after_a_failover_is_found() {
+fn looking_instead_of_renewing_after_a_failover_is_found() {
     is_found(BELIEVED, Rule::Repeats, |world| World {
         lease: 9,
         last: 5,
@@ -314,7 +315,7 @@ fn one_that_only_looks_at_its_leases_after_a_failover_is_found() {
 }
 
 #[test]
-fn one_that_does_not_look_at_what_was_changed_is_found() {
+fn ignoring_a_changed_key_is_found() {
     is_found(LOOKED_AT, Rule::Looks, |world| World {
         without: world.without,
         deletions: 1,
@@ -323,7 +324,7 @@ fn one_that_does_not_look_at_what_was_changed_is_found() {
 }
 
 #[test]
-fn one_that_renews_what_was_released_is_found() {
+fn renewing_a_released_lease_is_found() {
     is_found(TOLD_ONCE, Rule::Stops, |world| World {
         releases: 1,
         ..world
@@ -331,7 +332,7 @@ fn one_that_renews_what_was_released_is_found() {
 }
 
 #[test]
-fn one_that_forgets_a_release_without_an_answer_is_found() {
+fn forgetting_a_release_without_a_reply_is_found() {
     is_found(GIVEN_BACK, Rule::GivesBackAgain, |world| World {
         releases: 1,
         breaks: 1,
@@ -340,7 +341,7 @@ fn one_that_forgets_a_release_without_an_answer_is_found() {
 }
 
 #[test]
-fn one_that_rests_after_each_batch_is_found() {
+fn resting_after_each_batch_is_found() {
     is_found(ON_TIME, Rule::RestsOnlyWhenBroken, |world| World {
         without: world.without,
         ..World::prompt()
