@@ -37,7 +37,7 @@ pub(crate) use slot_map::ShardId;
 use slot_map::slot_of;
 
 /// The masters of a Redis Cluster, with a [`Pool`] for each shard, made when it is first used. A
-/// clone is the same nodes. Requires the feature `cluster`.
+/// clone shares the pools. Requires the feature `cluster`.
 ///
 /// The nodes are asked for the map of slots when a key is first used, when a connection fails, when
 /// a `MOVED` names an unknown node, and every ten seconds while connections are lent. The first
@@ -80,7 +80,7 @@ struct Inner {
 }
 
 impl Nodes {
-    /// Connects to a cluster with the defaults of [`NodesBuilder`], for a URL such as
+    /// Creates the nodes with the defaults of [`NodesBuilder`], for a URL such as
     /// `redis+cluster://10.0.0.1:7000,10.0.0.2:7000,10.0.0.3:7000`.
     ///
     /// Opens no connection and waits for nothing. The URL

@@ -175,9 +175,10 @@ impl PoolBuilder {
     /// Builds the pool. Opens no connection and waits for nothing.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a size or a time-out outside its limits, or a client whose settings
-    /// cannot be used. [`Error::Thread`] if the pool's own threads cannot be started; the panic of
-    /// r2d2 in that case is caught, and written to stderr by the panic hook.
+    /// - [`Error::Invalid`]: a size or a time-out is outside its limits, or the client's settings
+    ///   are not valid.
+    /// - [`Error::Thread`]: the pool's own threads could not be started. r2d2 panics then; the
+    ///   panic is caught, after the panic hook has written it to stderr.
     pub fn build(self, client: &Client) -> Result<Pool> {
         let access = self.access(client)?;
         self.build_to(access, None)
@@ -310,9 +311,9 @@ impl PoolBuilder {
     }
 }
 
-/// Returns twice the longest pause of r2d2 between failed attempts, which grows to half of this
-/// time-out. A longer pause would delay a server that is back, and while no call waits, an attempt
-/// costs nothing.
+/// Returns the connection time-out for r2d2, whose pause between failed attempts grows to half of
+/// it. A longer pause would delay a server that is back, and while no call waits, an attempt costs
+/// nothing.
 fn twice_the_retry_interval(get_timeout: Duration) -> Duration {
     get_timeout.clamp(Duration::from_millis(20), Duration::from_millis(100))
 }

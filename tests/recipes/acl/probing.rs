@@ -103,10 +103,10 @@ fn keys_are_missed_by_their_pattern() {
     );
     assert!(found.locks_work());
     for (at, what, severity) in [
-        (0, "no lock of", Severity::Fails),
-        (1, "no fencing token of", Severity::Fails),
-        (2, "no mark of a run of", Severity::Limits),
-        (3, "no mark of a commit of", Severity::Limits),
+        (0, "no lock:", Severity::Fails),
+        (1, "no fencing token:", Severity::Fails),
+        (2, "no mark of a run:", Severity::Limits),
+        (3, "no mark of a commit:", Severity::Limits),
     ] {
         // The second pattern also matches the third key.
         let patterns: Vec<_> = (0..4).filter(|n| *n != at).map(|n| keys[n]).collect();
