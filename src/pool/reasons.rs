@@ -4,7 +4,6 @@ use std::{fmt::Display, time::Duration};
 
 use redis::{ConnectionAddr, ErrorKind, RedisError, ServerErrorKind};
 
-use super::connector::Address;
 use crate::error::{Error, Result, refusal};
 
 /// Formats a server by its address, as the subject of a sentence.
@@ -20,9 +19,17 @@ pub(crate) fn redis_at(address: &ConnectionAddr) -> String {
 pub(super) fn shown(address: &ConnectionAddr) -> String {
     match address {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            Address::new(host, *port).to_string()
+            host_and_port(host, *port)
         }
         _ => address.to_string(),
+    }
+}
+
+pub(super) fn host_and_port(host: &str, port: u16) -> String {
+    if host.contains(':') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) fn ask_all(nodes: &Nodes, lock: &LockName, deadline: Deadline) -> (Fi
     let found = match unserved {
         0 => format!("a cluster of {} shards", shards.len()),
         _ => format!(
-            "a cluster of {} shards, {unserved} unserved slots",
+            "a cluster of {} shards, unserved slots: {unserved}",
             shards.len()
         ),
     };
