@@ -297,7 +297,7 @@ fn a_version_is_asked_for() {
             Err(error) => assert_eq!(
                 error.to_string(),
                 format!(
-                    "the server is too old (it says {version}): Redis 6.2 or Valkey 7.2 is required"
+                    "the server is too old (version {version}): Redis 6.2 or Valkey 7.2 is required"
                 )
             ),
         }
