@@ -2,11 +2,9 @@
 #![cfg(unix)]
 
 use std::{
-    process::Stdio,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
-        mpsc,
     },
     thread,
     time::Duration,
@@ -14,16 +12,12 @@ use std::{
 
 use nix::sys::{
     pthread::{pthread_kill, pthread_self},
-    signal::{Signal, kill},
+    signal::Signal,
 };
-use nix::unistd::Pid;
 use signal_hook::{consts::SIGUSR1, flag};
 
 use crate::{
-    common::{
-        Proxy, Server, example,
-        world::{self, Kind},
-    },
+    common::world::{self, Kind},
     trial::{LONG, at_every_command},
 };
 
@@ -87,33 +81,4 @@ fn a_signal_while_the_lock_of_a_failed_trade_is_given_back() {
         }
         trial.next_on_the_same_connection();
     });
-}
-
-/// An interrupted connect is repeated, because no command has been sent yet.
-#[test]
-fn a_process_that_is_halted_while_it_connects() {
-    let server = Server::start().unwrap();
-    let proxy = Proxy::in_front_of(&server).unwrap();
-    let (tell, told) = mpsc::channel();
-    proxy.at("INFO").run(move || {
-        let process = told.recv().unwrap();
-        for signal in [Signal::SIGSTOP, Signal::SIGCONT] {
-            // Time to reach its read, and to stop before it continues.
-            thread::sleep(Duration::from_millis(100));
-            kill(process, signal).unwrap();
-        }
-        thread::sleep(Duration::from_millis(100));
-    });
-    let mut quick_start = example("quick_start");
-    let process = quick_start
-        .arg(proxy.url())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    tell.send(Pid::from_raw(process.id().cast_signed()))
-        .unwrap();
-    let ended = process.wait_with_output().unwrap();
-    assert!(ended.status.success(), "{ended:?}");
-    assert!(proxy.happened());
 }

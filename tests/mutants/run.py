@@ -57,7 +57,7 @@ class Copy:
         named = 1 if words[0] == "--lib" else 2
         target, names = tuple(words[:named]), words[named:]
         if target not in self.programs:
-            build = ["cargo", "test", "--no-run", "--message-format=json", *target]
+            build = ["cargo", "test", "--all-features", "--no-run", "--message-format=json", *target]
             built = subprocess.run(build, cwd=self.at, stdout=subprocess.PIPE, check=True, text=True)
             messages = map(json.loads, built.stdout.splitlines())
             self.programs[target] = [it["executable"] for it in messages if it.get("profile", {}).get("test")][-1]

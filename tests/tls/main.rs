@@ -1,5 +1,5 @@
-//! `rediss://` to servers with certificates made by the test: `cargo test --features tls-rustls
-//! --test tls`.
+//! `rediss://` to servers with certificates made by the test: `cargo test --all-features --test
+//! tls`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../common/mod.rs"]

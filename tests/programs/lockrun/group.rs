@@ -113,7 +113,7 @@ fn the_dead_in_the_group_are_not_waited_for() {
 
 /// A process whose first thread has ended looks dead in process lists.
 #[test]
-#[ignore = "wants Python 3: cargo test --test programs python_program -- --ignored"]
+#[ignore = "wants Python 3: cargo test --all-features --test programs python_program -- --ignored"]
 fn the_first_thread_of_a_python_program_may_end_before_the_others() {
     unless_halted(|| {
         let server = Server::start().unwrap();
