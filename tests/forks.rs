@@ -189,7 +189,7 @@ fn a_child_is_refused_while_another_thread_makes_what_all_calls_share() {
 }
 
 #[test]
-#[ignore = "the other process of the test beside it"]
+#[ignore = "run by another test, in its own process"]
 fn forks_at_its_first_calls() {
     let Ok(url) = env::var(SERVER) else {
         return;

@@ -31,8 +31,8 @@ struct Got {
 
 /// The other process: reports that it is ready, works on command, and reports its result.
 #[test]
-#[ignore = "the other process of the tests beside it"]
-#[allow(clippy::print_stdout, reason = "the test that has started it listens")]
+#[ignore = "run by another test, in its own process"]
+#[allow(clippy::print_stdout, reason = "read by the test that starts it")]
 fn works_when_it_is_told_to() {
     let Ok(url) = env::var(SERVER) else {
         return;
@@ -111,7 +111,7 @@ fn two_crowds(threads: usize, time: Duration) -> [Got; 2] {
 }
 
 /// The smaller share of the two processes, if no wait was longer than `longest`.
-#[allow(clippy::print_stderr, reason = "the figures are worth more than a yes")]
+#[allow(clippy::print_stderr, reason = "the figures are the result")]
 fn least_share(threads: usize, time: Duration, longest: Duration) -> f64 {
     let crowds = two_crowds(threads, time);
     let all: u32 = crowds.iter().map(|crowd| crowd.acquires).sum();
@@ -142,7 +142,7 @@ fn neither_of_two_threads_that_each_wait_alone_has_nearly_all_turns() {
 }
 
 #[test]
-#[ignore = "ten seconds, and wants the machine for itself: cargo test --release --test locks two_processes -- --ignored"]
+#[ignore = "ten seconds, and needs an idle machine: cargo test --release --test locks two_processes -- --ignored"]
 fn two_processes_share_a_lock_fairly() {
     let share = least_share(8, 10_000 * MS, 50 * MS);
     assert!(share >= 0.35, "a share of {share:.3}");

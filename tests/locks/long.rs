@@ -150,13 +150,13 @@ fn resident() -> usize {
 }
 
 #[test]
-#[ignore = "minutes, and alone, since it counts all threads: cargo test --release --test locks a_million -- --ignored"]
+#[ignore = "minutes, and must run alone because it counts all threads: cargo test --release --test locks a_million -- --ignored"]
 fn a_million_pairs_leave_nothing_behind() {
     nothing_is_left_behind(1_000_000, 1_000);
 }
 
 #[test]
-#[ignore = "alone, since it counts all threads: cargo test --test locks ten_thousand -- --ignored"]
+#[ignore = "must run alone because it counts all threads: cargo test --test locks ten_thousand -- --ignored"]
 fn ten_thousand_pairs_leave_nothing_behind() {
     nothing_is_left_behind(10_000, 100);
 }
@@ -187,8 +187,8 @@ fn a_thousand_waiters_cost_no_lease_of_a_pool_of_one() {
 /// From the deletion to the signal, at any age of the lease; the watchdog has not yet read those
 /// younger than 20 ms.
 #[test]
-#[ignore = "half a minute, and wants the machine for itself: cargo test --release --test locks a_loss_is_told -- --ignored"]
-#[allow(clippy::print_stderr, reason = "the figures are worth more than a yes")]
+#[ignore = "half a minute, and needs an idle machine: cargo test --release --test locks a_loss_is_told -- --ignored"]
+#[allow(clippy::print_stderr, reason = "the figures are the result")]
 fn a_loss_is_told_within_fifty_milliseconds() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());

@@ -73,8 +73,8 @@ impl Drop for Holder {
 /// Holds `a`, and after any pause prints whether it is held, whether a commit works, and the
 /// fencing token.
 #[test]
-#[ignore = "the other process of the tests beside it"]
-#[allow(clippy::infinite_loop, reason = "until it is killed")]
+#[ignore = "run by another test, in its own process"]
+#[allow(clippy::infinite_loop, reason = "runs until killed")]
 fn holds_until_it_is_killed() {
     let Ok(url) = env::var(SERVER) else {
         return;
@@ -216,7 +216,7 @@ fn a_lock_is_acquired_and_released_in_the_destructor_of_a_thread_local() {
 }
 
 #[test]
-#[ignore = "the other process of the test beside it"]
+#[ignore = "run by another test, in its own process"]
 fn acquires_in_a_destructor() {
     struct AtTheEnd(Locks, redis::Connection);
     impl Drop for AtTheEnd {

@@ -20,7 +20,7 @@ fn an_error_says_so_in_place_of_a_panic() {
 }
 
 #[test]
-#[ignore = "the other process of the test beside it"]
+#[ignore = "run by another test, in its own process"]
 fn no_pool_is_built() {
     let url = "redis://127.0.0.1:1/";
     let client = Client::open(url).unwrap();

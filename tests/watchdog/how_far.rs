@@ -1,7 +1,7 @@
 //! The server's cost of processes, leases and waiting threads, compared with the formulas of
 //! docs/servers.md, whose figures are from Redis 7.0:
 //! `cargo test --release --test watchdog how_far -- --ignored --nocapture`
-#![allow(clippy::print_stderr, reason = "the figures are worth more than a yes")]
+#![allow(clippy::print_stderr, reason = "the figures are the result")]
 
 use std::{
     env,
@@ -72,7 +72,7 @@ impl Drop for Process {
 
 /// Holds its leases; on command it also waits for the first lock of the next process.
 #[test]
-#[ignore = "the other processes of the test beside it"]
+#[ignore = "run by another test, in its own process"]
 fn holds_until_it_is_killed() {
     let (Ok(url), Ok(number)) = (env::var(SERVER), env::var(NUMBER)) else {
         return;

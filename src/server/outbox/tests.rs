@@ -59,7 +59,7 @@ impl Outbox {
 }
 
 /// A server that echoes each call.
-#[allow(clippy::unnecessary_wraps, reason = "as what leads")]
+#[allow(clippy::unnecessary_wraps, reason = "the signature of a leader")]
 fn echo(write: &mut SharedWrite<'_>) -> Result<()> {
     assert!(write.gather(|| true));
     answer_all(write);

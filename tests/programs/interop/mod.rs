@@ -358,7 +358,7 @@ fn with_program(command: &str, args: &[&str], lock: MarketLock) {
 }
 
 #[test]
-#[ignore = "wants Python 3: cargo test --all-features --test programs python_program -- --ignored"]
+#[ignore = "needs Python 3: cargo test --all-features --test programs python_program -- --ignored"]
 fn all_of_it_with_a_python_program() {
     with_program(
         "python3",
@@ -368,7 +368,7 @@ fn all_of_it_with_a_python_program() {
 }
 
 #[test]
-#[ignore = "wants a JDK of 11 or later: cargo test --all-features --test programs java_program -- --ignored"]
+#[ignore = "needs a JDK of 11 or later: cargo test --all-features --test programs java_program -- --ignored"]
 fn all_of_it_with_a_java_program() {
     with_program(
         "java",

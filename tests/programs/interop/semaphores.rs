@@ -220,7 +220,7 @@ fn we_storm(server: &Server, way: Way, asked: &Asked<'_>, times: u32) -> i64 {
 }
 
 #[test]
-#[ignore = "wants Python 3: cargo test --all-features --test programs python_program -- --ignored"]
+#[ignore = "needs Python 3: cargo test --all-features --test programs python_program -- --ignored"]
 fn the_semaphores_with_a_python_program() {
     let server = Server::start().unwrap();
     let mut ours = server.connection().unwrap();

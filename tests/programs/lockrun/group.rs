@@ -113,7 +113,7 @@ fn the_dead_in_the_group_are_not_waited_for() {
 
 /// A process whose first thread has ended looks dead in process lists.
 #[test]
-#[ignore = "wants Python 3: cargo test --all-features --test programs python_program -- --ignored"]
+#[ignore = "needs Python 3: cargo test --all-features --test programs python_program -- --ignored"]
 fn the_first_thread_of_a_python_program_may_end_before_the_others() {
     unless_halted(|| {
         let server = Server::start().unwrap();
@@ -177,7 +177,7 @@ fn an_orphan_that_is_made_the_tools_own_is_reaped() {
 }
 
 #[test]
-#[ignore = "the other process of the test beside it"]
+#[ignore = "run by another test, in its own process"]
 fn becomes_lockrun_which_is_the_parent_of_orphans() {
     let Ok(url) = env::var(URL) else { return };
     // It survives the exec.

@@ -7,10 +7,7 @@ pub(super) const REST: Duration = Duration::from_millis(10);
 
 /// A lease as the tests expect it.
 #[derive(Debug)]
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "each is a fact that depends on no other"
-)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub(super) struct Known {
     pub(super) id: Id,
     pub(super) terms: Terms,
