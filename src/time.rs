@@ -276,7 +276,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_pause_is_longer_than_what_remains(micros in 0_u64..20_000, earlier in 0..8) {
+        fn a_pause_is_at_most_the_remaining_time(micros in 0_u64..20_000, earlier in 0..8) {
             let remaining = Duration::from_micros(micros);
             let mut backoff = Backoff::new();
             for _ in 0..earlier {

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_random_uuids_and_no_two_are_the_same() {
+    fn tokens_are_random_uuids_and_unique() {
         let mut seen = HashSet::new();
         for _ in 0..5 * AT_A_TIME {
             let token = Token::random().to_string();

@@ -59,7 +59,7 @@ fn children_while(
 }
 
 #[test]
-fn the_child_of_a_fork_releases_nothing_of_its_parents() {
+fn a_forked_child_releases_none_of_its_parents_locks() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = Locks::connect(&server.url()).unwrap();
@@ -76,7 +76,7 @@ fn the_child_of_a_fork_releases_nothing_of_its_parents() {
 }
 
 #[test]
-fn the_child_of_a_fork_calls_no_hook() {
+fn a_forked_child_calls_no_hook() {
     #[derive(Default)]
     struct Told(AtomicU32);
     impl Events for Told {
@@ -101,7 +101,7 @@ fn the_child_of_a_fork_calls_no_hook() {
 }
 
 #[test]
-fn the_child_of_a_fork_is_another_owner() {
+fn a_forked_child_is_another_owner() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -124,7 +124,7 @@ fn the_child_of_a_fork_is_another_owner() {
 /// Meanwhile other threads of the parent lock and unlock everything that the library shares: a
 /// child has a copy of each mutex, which no thread unlocks there.
 #[test]
-fn every_way_to_the_server_refuses_in_the_child_of_a_fork_and_none_hangs() {
+fn every_call_is_refused_in_a_forked_child_and_none_hangs() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let pool = Pool::connect(&server.url()).unwrap();
@@ -171,13 +171,13 @@ fn every_way_to_the_server_refuses_in_the_child_of_a_fork_and_none_hangs() {
 /// The first thread that needs a script or the host name creates it. A child forked while another
 /// thread was creating one would wait for it forever.
 #[test]
-fn a_child_is_refused_while_another_thread_makes_what_all_calls_share() {
+fn a_child_is_refused_while_another_thread_creates_shared_state() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         for _ in 0..5 {
             // They are created once per process.
             let ended = Command::new(env::current_exe().unwrap())
-                .args(["--exact", "forks_at_its_first_calls"])
+                .args(["--exact", "a_fork_during_the_first_calls"])
                 .args(["--ignored", "--nocapture"])
                 .env(SERVER, server.url())
                 .output()
@@ -190,7 +190,7 @@ fn a_child_is_refused_while_another_thread_makes_what_all_calls_share() {
 
 #[test]
 #[ignore = "run by another test, in its own process"]
-fn forks_at_its_first_calls() {
+fn a_fork_during_the_first_calls() {
     let Ok(url) = env::var(SERVER) else {
         return;
     };
@@ -238,7 +238,7 @@ fn check_while_another_begins(name: &str, way: &Way<'_>) {
 }
 
 #[test]
-fn a_child_is_refused_while_others_ask_how_the_lease_stands() {
+fn a_child_is_refused_while_others_read_the_state_of_the_lease() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = Locks::connect(&server.url()).unwrap();
@@ -270,7 +270,7 @@ fn a_child_is_refused_while_others_ask_how_the_lease_stands() {
 }
 
 #[test]
-fn a_child_is_refused_a_set_while_others_ask_how_its_leases_stand() {
+fn a_child_is_refused_a_set_while_others_read_its_state() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = Locks::connect(&server.url()).unwrap();
@@ -302,7 +302,7 @@ fn a_child_is_refused_a_set_while_others_ask_how_its_leases_stand() {
 /// r2d2's threads start when a pool is made; a mutex of r2d2 that is locked at the fork stays
 /// locked.
 #[test]
-fn the_last_lease_on_a_pool_is_dropped_in_a_child() {
+fn a_child_drops_the_last_lease_of_a_pool() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         for turn in 0..40 {
@@ -321,7 +321,7 @@ fn the_last_lease_on_a_pool_is_dropped_in_a_child() {
 }
 
 #[test]
-fn a_child_makes_nothing_on_its_parents_pool() {
+fn a_child_opens_nothing_on_its_parents_pool() {
     let server = Server::start().unwrap();
     let pool = Pool::connect(&server.url()).unwrap();
     let said = said_by_a_child(|| {
@@ -332,7 +332,7 @@ fn a_child_makes_nothing_on_its_parents_pool() {
 }
 
 #[test]
-fn a_child_that_a_closure_forks_writes_nothing_and_releases_nothing() {
+fn a_child_forked_in_a_closure_writes_and_releases_nothing() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = Locks::connect(&server.url()).unwrap();
@@ -414,7 +414,7 @@ fn ask_all_the_time(lease: &Lease) {
 }
 
 #[test]
-fn a_child_that_a_closure_forks_does_not_ask_how_the_lease_stands() {
+fn a_child_forked_in_a_closure_does_not_read_the_state_of_the_lease() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = Locks::connect(&server.url()).unwrap();

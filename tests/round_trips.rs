@@ -88,7 +88,7 @@ fn acquire_lock_with_timeout_is_one() {
 }
 
 #[test]
-fn one_try_on_a_busy_lock_is_two_and_one_more_where_the_script_is_new() {
+fn one_try_on_a_busy_lock_is_two_or_three_with_a_new_script() {
     let commands = ["SET", "SET", "EVALSHA", "EVAL", "SET", "EVALSHA"];
     assert_sends(6, &commands, |conn| {
         acquire_lock(conn, "a", LONG).unwrap().unwrap();
@@ -109,7 +109,7 @@ fn release_lock_is_two() {
 }
 
 #[test]
-fn a_refused_release_is_two_and_lets_go_of_the_watch() {
+fn a_refused_release_is_two_and_unwatches() {
     assert_sends(2, &["WATCH", "GET", "UNWATCH"], |conn| {
         assert!(!release_lock(conn, "a", &leasehold::Token::random()).unwrap());
     });
@@ -232,7 +232,7 @@ fn a_transaction_on_a_held_lock_is_two() {
 }
 
 #[test]
-fn a_transaction_with_a_lock_of_its_own_is_two() {
+fn a_transaction_with_its_own_lock_is_two() {
     let commands = [
         "SET", "WATCH", "GET", "HGET", "MULTI", "HINCRBY", "HINCRBY", "DEL", "EXEC",
     ];
@@ -243,7 +243,7 @@ fn a_transaction_with_a_lock_of_its_own_is_two() {
 }
 
 #[test]
-fn a_transaction_that_writes_nothing_lets_go_of_the_watch() {
+fn a_transaction_that_writes_nothing_unwatches() {
     assert_sends(3, &["SET", "WATCH", "GET", "GET", "UNWATCH"], |conn| {
         let token = acquire_lock(conn, "a", LONG).unwrap().unwrap();
         let read = transaction_while_held(conn, "a", &token, &["b"], |conn, _| {
@@ -254,7 +254,7 @@ fn a_transaction_that_writes_nothing_lets_go_of_the_watch() {
 }
 
 #[test]
-fn a_transaction_on_a_busy_lock_sends_what_an_acquire_does_and_no_more() {
+fn a_transaction_on_a_busy_lock_sends_only_the_acquire() {
     let commands = [
         "SET", "SET", "WATCH", "GET", "HGET", "EVALSHA", "EVAL", "UNWATCH",
     ];
@@ -279,7 +279,7 @@ fn with_lock_is_three() {
 type OnALease = fn(Lease) -> Result<()>;
 
 #[test]
-fn a_lease_commits_reads_and_releases_in_two_each() {
+fn a_lease_commits_reads_and_releases_with_two_each() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let pool = Pool::connect(&proxy.url()).unwrap();
@@ -311,7 +311,7 @@ fn a_lease_commits_reads_and_releases_in_two_each() {
 }
 
 #[test]
-fn a_checkout_of_a_warm_pool_is_none() {
+fn a_checkout_from_a_warm_pool_is_none() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let pool = Pool::connect(&proxy.url()).unwrap();

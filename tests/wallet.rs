@@ -36,7 +36,7 @@ fn wallets(stand_in: &StandIn) -> Result<(i64, Option<i64>)> {
 }
 
 #[test]
-fn money_moves_as_long_as_there_is_enough() -> Result<()> {
+fn money_moves_while_the_balance_suffices() -> Result<()> {
     let (stand_in, locks) = with_funds(12)?;
     assert!(pay(&locks)? && pay(&locks)? && !pay(&locks)?);
     assert_eq!(wallets(&stand_in)?, (2, Some(10)));
@@ -45,7 +45,7 @@ fn money_moves_as_long_as_there_is_enough() -> Result<()> {
 }
 
 #[test]
-fn the_order_is_free_after_a_payment_and_after_none() -> Result<()> {
+fn the_order_is_unlocked_after_success_and_refusal() -> Result<()> {
     for funds in [7, 0] {
         let (_stand_in, locks) = with_funds(funds)?;
         pay(&locks)?;
@@ -64,7 +64,7 @@ fn a_refusal_writes_nothing() -> Result<()> {
 }
 
 #[test]
-fn without_a_reply_it_is_unknown_and_may_be_paid() -> Result<()> {
+fn without_a_reply_the_payment_is_unknown() -> Result<()> {
     for (failure, found) in [
         (Failure::LostRequest, (7, None)),
         (Failure::LostReply, (2, Some(5))),
@@ -78,7 +78,7 @@ fn without_a_reply_it_is_unknown_and_may_be_paid() -> Result<()> {
 }
 
 #[test]
-fn an_order_that_is_lost_before_the_write_pays_nothing() -> Result<()> {
+fn a_lock_lost_before_the_write_pays_nothing() -> Result<()> {
     let (stand_in, locks) = with_funds(7)?;
     let thief = stand_in.clone();
     stand_in.fail(move |action, lock| {
@@ -93,7 +93,7 @@ fn an_order_that_is_lost_before_the_write_pays_nothing() -> Result<()> {
 }
 
 #[test]
-fn somebody_else_at_the_order_is_waited_for() -> Result<()> {
+fn it_waits_for_another_holder_of_the_order() -> Result<()> {
     let (stand_in, locks) = with_funds(7)?;
     stand_in.steal_for("order:4711", Duration::from_secs(3));
     std::thread::scope(|scope| {
@@ -108,7 +108,7 @@ fn somebody_else_at_the_order_is_waited_for() -> Result<()> {
 }
 
 #[test]
-fn only_this_order_has_no_server() -> Result<()> {
+fn a_failure_of_one_call_leaves_the_others() -> Result<()> {
     let (stand_in, locks) = with_funds(7)?;
     stand_in.fail(|_, lock| (lock == "order:4711").then_some(Failure::LostRequest));
     let asked = Instant::now();

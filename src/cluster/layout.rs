@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn every_address_goes_through_the_map() {
+    fn every_address_passes_through_the_address_map() {
         let map = AddressMap(Arc::new(|host, port| (format!("{host}.nat"), port + 1)));
         let text = format!(
             "*1\r\n*4\r\n:0\r\n:1\r\n{}{}",
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_none() {
+    fn nonsensical_answers_are_rejected() {
         let a = node("a", 1, "a");
         for text in [
             "+OK\r\n".to_owned(),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_read_with_brackets_and_without() {
+    fn an_address_is_parsed_with_and_without_brackets() {
         for (text, host, port) in [
             ("10.0.0.1:7000", "10.0.0.1", 7_000),
             ("::1:7000", "::1", 7_000),

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_no_answer_names_has_no_shard_and_a_later_answer_gives_it_one() {
+    fn a_slot_without_a_shard_gets_one_from_a_later_answer() {
         let mut map = two_shards();
         map.enter(vec![group("a", &["c"], 0..=99)]);
         assert_eq!(map.shard_of(100), None);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_of_the_standards_example() {
+    fn the_crc16_of_the_specifications_example() {
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!(crc16(b""), 0);
     }

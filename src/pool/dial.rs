@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clients_own_settings_are_kept() {
+    fn the_callers_client_settings_are_kept() {
         let client = Client::open("redis://me:secret@example.org:7000/3?protocol=resp3").unwrap();
         let settings = client.get_connection_info().clone();
         let login = settings.redis_settings().clone().set_lib_name("mine", "1");
@@ -273,7 +273,7 @@ mod tests {
     /// If rustls has two providers to choose from, it panics unless one is set before it connects.
     #[cfg(feature = "tls-rustls")]
     #[test]
-    fn before_a_client_connects_by_tls_the_process_has_a_crypto_provider() {
+    fn the_process_has_a_crypto_provider_before_tls() {
         use rustls::crypto::CryptoProvider;
 
         prepared(&Client::open("rediss://127.0.0.1/").unwrap()).unwrap();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_found_or_not() {
+    fn a_version_is_parsed_or_missing() {
         let info = |version| format!("# Server\r\nredis_version:{version}\r\nredis_git_sha1:0\r\n");
         for old in ["5.0.14", "6.0.16", "2.8.0", "6.1.240"] {
             assert!(matches!(

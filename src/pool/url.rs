@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_says_how_to_log_in_and_to_which_database() {
+    fn a_url_gives_login_and_database() {
         for (url, expected) in [
             ("redis://me:p%20%40@a:1/3", (Some("me"), Some("p @"), 3)),
             ("redis://me:p@a/3/", (Some("me"), Some("p"), 3)),
@@ -330,7 +330,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_socket_has_a_login_too() {
+    fn a_unix_socket_takes_a_login() {
         for url in [
             "redis+unix:///run/r@1.sock?db=3&user=me&pass=p",
             "unix:///run/r@1.sock?pass=p&db=3&user=me",
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_names_sentinels_and_their_master() {
+    fn a_sentinel_url_gives_hosts_and_master() {
         let url = "redis+sentinel://me:p%40ss@a:1,b,[::1],[::2]:4/my.master-1_x/3?protocol=resp3";
         let (all, master) = sentinels(url);
         let expected = ["a:1", "b:26379", "[::1]:26379", "[::2]:4"];
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn sentinels_may_have_a_login_of_their_own() {
+    fn sentinels_may_have_their_own_login() {
         for (query, user) in [("", None), ("&sentinel_user=m%26e", Some("m&e"))] {
             let url = format!(
                 "redis+sentinel://:p@a,b/m?sentinel_password=%2B%40%2F%3F%23%26%25q&db=2{query}"
@@ -440,7 +440,7 @@ mod tests {
 
     #[cfg(feature = "cluster")]
     #[test]
-    fn a_url_of_a_cluster_names_nodes_and_how_to_log_in_there() {
+    fn a_cluster_url_gives_nodes_and_login() {
         let nodes = nodes_of("redis+cluster://me:p%40ss@a:1,b,[::1]/?protocol=resp3").unwrap();
         assert_eq!(addresses(&nodes), ["a:1", "b:6379", "[::1]:6379"]);
         for node in &nodes {

@@ -314,7 +314,7 @@ mod tests {
     /// The listener's thread may be opening the connection, and a batch holds up a thread that
     /// releases a lease.
     #[test]
-    fn a_batch_does_not_wait_for_another_thread_beyond_its_own_time() {
+    fn a_batch_waits_for_another_thread_within_its_deadline() {
         let pool = Pool::builder().io_timeout(Duration::from_millis(100));
         let pool = pool.build(&Client::open("redis://127.0.0.1:1/").unwrap());
         let mut renewals = RenewalsConnection::untracked(pool.unwrap().connector());
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_whose_payload_panics_is_a_failure_of_the_connection() {
+    fn a_panic_payload_that_panics_is_a_connection_failure() {
         let error = caught(|| resume_unwind(Box::new(Bomb))).unwrap_err();
         assert!(error.is_io_error());
     }

@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_that_takes_the_place_of_another_is_closed() {
+    fn a_replaced_connection_is_closed() {
         let conn = closed_connection().unwrap();
         assert!(!conn.is_open());
     }

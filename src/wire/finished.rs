@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_and_unreadable_bytes_finish_a_connection() {
+    fn silence_and_unreadable_bytes_retire_a_connection() {
         assert_eq!(Finished::by_error(&silence()), Some(Finished::Broken));
         assert_eq!(
             Finished::by_error(&unreadable()),
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_for_its_thread_and_for_what_was_lent_before() {
+    fn a_note_applies_to_its_thread_and_to_earlier_loans() {
         let all = [
             (error("-READONLY no\r\n"), Finished::Replica),
             (error("-MOVED 1 a:2\r\n"), Finished::Moved),

@@ -3,7 +3,7 @@
 use crate::common::{Server, example};
 
 #[test]
-fn a_task_of_a_worker_that_died_runs_once_as_all_others_do() {
+fn the_task_of_a_dead_worker_runs_exactly_once() {
     let server = Server::start().unwrap();
     for _ in 0..4 {
         check_run(&server);

@@ -85,7 +85,7 @@ fn now() -> u64 {
 }
 
 #[test]
-fn one_process_leads_and_another_after_it_is_killed_halted_or_told_to_end() {
+fn another_process_leads_after_the_leader_is_killed_halted_or_terminated() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let a = Process::start(&server);

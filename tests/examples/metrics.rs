@@ -3,7 +3,7 @@
 use crate::common::{Server, example};
 
 #[test]
-fn what_waits_and_holds_now_is_counted() {
+fn current_waits_and_holds_are_counted() {
     let server = Server::start().unwrap();
     let output = example("metrics").arg(server.url()).output().unwrap();
     assert!(output.status.success(), "{output:?}");

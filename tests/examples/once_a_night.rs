@@ -7,7 +7,7 @@ use leasehold::{Error, Locks, Once};
 use crate::common::{Server, example, wait};
 
 #[test]
-fn the_job_of_every_night_is_done_by_the_first_who_starts_it() {
+fn the_first_host_does_the_nightly_job() {
     let server = Server::start().unwrap();
     let said = [(); 3].map(|()| {
         let ended = example("once_a_night").arg(server.url()).output().unwrap();
@@ -24,7 +24,7 @@ fn the_job_of_every_night_is_done_by_the_first_who_starts_it() {
 }
 
 #[test]
-fn where_the_first_host_fails_another_that_waits_does_the_job() {
+fn a_waiting_host_does_the_job_after_the_first_fails() {
     let server = Server::start().unwrap();
     let mut watcher = server.connection().unwrap();
     let locks = Locks::connect(&server.url()).unwrap();

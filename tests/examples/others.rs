@@ -3,7 +3,7 @@
 use crate::common::{Server, example};
 
 #[test]
-fn it_ends_well() {
+fn each_example_succeeds() {
     let server = Server::start().unwrap();
     let ended = example("book_lock").arg(server.url()).output().unwrap();
     assert!(ended.status.success(), "{ended:?}");

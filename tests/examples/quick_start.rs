@@ -11,7 +11,7 @@ use crate::common::{Proxy, Server, example};
 
 /// An interrupted connect is repeated, because no command has been sent yet.
 #[test]
-fn a_process_that_is_halted_while_it_connects() {
+fn a_process_halted_while_connecting() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let (tell, told) = mpsc::channel();

@@ -3,7 +3,7 @@
 use crate::common::{Server, example, wait::unless_halted};
 
 #[test]
-fn what_happens_to_a_lock_is_told_to_tracing() {
+fn lock_events_appear_in_tracing() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let output = example("tracing_events").arg(server.url()).output();

@@ -3,7 +3,7 @@
 use crate::common::{Server, example, wait::unless_halted};
 
 #[test]
-fn a_process_that_dies_in_a_transfer_costs_no_money_and_keeps_nobody_out() {
+fn a_process_killed_in_a_transfer_loses_no_money_and_blocks_nobody() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let ended = example("transfer").arg(server.url()).output().unwrap();

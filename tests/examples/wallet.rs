@@ -5,7 +5,7 @@ use redis::Commands;
 use crate::common::{Server, example};
 
 #[test]
-fn money_moves_only_while_there_is_enough_of_it() {
+fn money_moves_only_while_the_balance_suffices() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let said = || {

@@ -104,7 +104,7 @@ fn succeeds(trial: &mut Trial) {
 }
 
 #[test]
-fn the_buyer_spends_his_money() {
+fn the_buyer_spends_the_money() {
     refused(
         |name| name.starts_with("purchase"),
         |conn| {
@@ -121,7 +121,7 @@ fn the_buyer_spends_his_money() {
 /// A purchase under a lock assumes that all others trade under it too, and does not watch the
 /// market.
 #[test]
-fn the_item_is_sold_to_somebody_else() {
+fn the_item_is_sold_to_another_buyer() {
     refused(
         |name| name == "purchase_item" || name.starts_with("list"),
         |conn| {

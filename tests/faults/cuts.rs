@@ -46,7 +46,7 @@ fn cut_after_any_command() {
 }
 
 #[test]
-fn cut_half_way_through_any_reply() {
+fn cut_in_the_middle_of_any_reply() {
     at_every_command(|mut trial| {
         trial.point().half_way().cut_after();
         let outcome = trial.call(LONG);
@@ -87,7 +87,7 @@ fn a_late_reply_to_any_command() {
 }
 
 #[test]
-fn half_a_reply_late_to_any_command() {
+fn half_a_reply_is_late_to_any_command() {
     at_every_command(|trial| late(trial, |point| point.half_way().delay(LATE)));
 }
 
@@ -111,7 +111,7 @@ fn late(mut trial: Trial, delay: fn(Point<'_>)) {
 }
 
 #[test]
-fn a_reply_that_is_only_slow_changes_nothing() {
+fn a_slow_reply_changes_nothing() {
     at_every_command(|mut trial| {
         trial.point().delay(Duration::from_millis(20));
         let outcome = trial.call(LONG);

@@ -44,7 +44,7 @@ fn stalling(server: &Server) -> (String, mpsc::Sender<()>) {
 /// The server would read the next command as the rest of the first, and its answer would be taken
 /// for the next one's.
 #[test]
-fn no_answer_to_half_a_transaction_is_taken_for_a_lock() {
+fn the_answer_to_half_a_transaction_is_not_taken_for_a_lock() {
     let server = Server::start().unwrap();
     let (url, go_on) = stalling(&server);
     let client = redis::Client::open(url).unwrap();

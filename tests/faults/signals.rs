@@ -22,7 +22,7 @@ use crate::{
 };
 
 #[test]
-fn a_signal_while_any_reply_is_waited_for() {
+fn a_signal_while_waiting_for_any_reply() {
     flag::register(SIGUSR1, Arc::default()).unwrap();
     at_every_command(|mut trial| {
         let caller = pthread_self();
@@ -51,7 +51,7 @@ fn a_signal_while_any_reply_is_waited_for() {
 
 /// A release that a signal interrupted is sent again.
 #[test]
-fn a_signal_while_the_lock_of_a_failed_trade_is_given_back() {
+fn a_signal_while_releasing_the_lock_of_a_failed_trade() {
     flag::register(SIGUSR1, Arc::default()).unwrap();
     at_every_command(|mut trial| {
         if trial.function.kind != Kind::UnderLock || trial.command() != "SISMEMBER" {

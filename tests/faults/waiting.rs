@@ -78,7 +78,7 @@ fn wait_through(fault: fn(Point<'_>), command: &str, nth: usize) {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn what_goes_wrong_while_waiting() {
+fn faults_while_waiting() {
     let cases: [fn(); 5] = [
         a_fault_at_the_first_attempt_by_script,
         a_fault_at_a_later_attempt,
@@ -141,7 +141,7 @@ fn a_silent_server_does_not_lengthen_a_wait_by_more_than_a_time_out() {
 }
 
 #[test]
-fn a_panic_in_the_callers_closure_leaves_nothing_open() {
+fn a_panic_in_the_callers_closure_leaves_no_transaction_open() {
     let mut bench = bench();
     let panicking = catch_unwind(AssertUnwindSafe(|| {
         commit_while_held::<()>(&mut bench.conn, "held", &world::token(), |_| {
@@ -153,7 +153,7 @@ fn a_panic_in_the_callers_closure_leaves_nothing_open() {
 }
 
 #[test]
-fn the_lock_of_nobody_and_of_others_is_let_go_of() {
+fn unwatches_free_locks_and_locks_of_others() {
     for holder in [None, Some(THEIRS)] {
         let mut bench = bench();
         if let Some(holder) = holder {

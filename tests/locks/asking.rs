@@ -39,7 +39,7 @@ fn in_all_kinds(locks: &Locks, run: impl Fn(&Lease, &str)) {
 }
 
 #[test]
-fn verify_changes_nothing_whatever_the_end_of_the_key_is() {
+fn verify_changes_nothing_whatever_the_expiry() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -64,7 +64,7 @@ fn verify_changes_nothing_whatever_the_end_of_the_key_is() {
 }
 
 #[test]
-fn the_watchdogs_look_changes_nothing_whatever_the_end_of_the_key_is() {
+fn the_watchdogs_check_changes_nothing_whatever_the_expiry() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = connect(&server);
@@ -83,7 +83,7 @@ fn the_watchdogs_look_changes_nothing_whatever_the_end_of_the_key_is() {
 }
 
 #[test]
-fn a_renewal_leaves_a_key_without_an_end_as_it_is() {
+fn a_renewal_leaves_a_key_without_expiry_unchanged() {
     let server = Server::start().unwrap();
     let locks = connect(&server);
     in_all_kinds(&locks, |lease, key| {

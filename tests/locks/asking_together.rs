@@ -102,7 +102,7 @@ fn is_ours(came: &Result<Option<Lease>>) -> bool {
 }
 
 #[test]
-fn calls_of_one_write_that_is_cut_off_are_sent_again_and_ours() {
+fn calls_of_a_write_that_was_cut_are_sent_again() {
     for is_executed in [false, true] {
         let breaks = |proxy: &Proxy| {
             let point = proxy.at("EVALSHA").about("lock:1");
@@ -121,7 +121,7 @@ fn calls_of_one_write_that_is_cut_off_are_sent_again_and_ours() {
 }
 
 #[test]
-fn calls_of_one_write_without_an_answer_are_unknown_and_given_back() {
+fn unanswered_calls_of_one_write_are_unknown_and_released() {
     let swallow = |proxy: &Proxy| proxy.at("EVALSHA").about("lock:1").swallow();
     broken(swallow, |conn, came| {
         let is_unknown = |came| matches!(came, &Err(Error::Unknown { .. }));

@@ -189,7 +189,7 @@ fn a_callback_that_is_never_called_may_own_a_lease() {
 
 /// Each thread has a lock of a dropped `Locks`, and the last one drops everything.
 #[test]
-fn locks_may_go_while_they_are_waited_for_and_handed_over() {
+fn locks_may_be_dropped_during_waits_and_hand_overs() {
     at_once(TURNS, |turns| {
         in_time(move || {
             let server = Server::start().unwrap();
@@ -221,7 +221,7 @@ fn locks_may_go_while_they_are_waited_for_and_handed_over() {
 
 /// These threads do not wait for anything that only they could do.
 #[test]
-fn locks_may_go_on_the_threads_of_the_watchdog() {
+fn locks_may_be_dropped_on_the_threads_of_the_watchdog() {
     at_once(TURNS, |turns| {
         in_time(move || {
             let server = Server::start().unwrap();

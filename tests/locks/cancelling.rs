@@ -31,7 +31,7 @@ fn waiting(lock: &Lock) -> usize {
 }
 
 #[test]
-fn what_was_called_off_before_sends_nothing_and_runs_nothing() {
+fn an_earlier_cancel_sends_and_runs_nothing() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -57,7 +57,7 @@ fn what_was_called_off_before_sends_nothing_and_runs_nothing() {
 }
 
 #[test]
-fn the_head_and_one_in_the_queue_leave_at_once_and_the_others_keep_their_order() {
+fn cancelled_waiters_leave_at_once_and_the_others_keep_their_order() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let theirs = crate::connect(&server.url());
@@ -107,7 +107,7 @@ fn the_head_and_one_in_the_queue_leave_at_once_and_the_others_keep_their_order()
 }
 
 #[test]
-fn run_and_run_once_are_called_off_while_they_wait() {
+fn run_and_run_once_are_cancelled_while_waiting() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let cancel = Cancel::new();
@@ -149,7 +149,7 @@ impl Events for Told {
 
 /// By the pool's connection, and by the head of the queue.
 #[test]
-fn what_is_granted_at_that_moment_is_given_back() {
+fn a_grant_at_the_moment_of_a_cancel_is_released() {
     // Late enough that the cancel comes first, even on a busy machine.
     let late = 900 * MS;
     let cases = [false, true].map(|waits| [0, 1, 2, 3].map(|kind| (waits, kind)));
@@ -196,7 +196,7 @@ fn what_is_granted_at_that_moment_is_given_back() {
 }
 
 #[test]
-fn a_hand_over_that_is_on_its_way_is_not_lost_to_the_next() {
+fn a_pending_hand_over_passes_to_the_next_waiter() {
     let cases = [true, false];
     at_once(cases, |fencing| {
         let server = Server::start().unwrap();
@@ -248,7 +248,7 @@ fn a_hand_over_that_is_on_its_way_is_not_lost_to_the_next() {
 }
 
 #[test]
-fn a_writer_that_is_called_off_takes_its_intent_back() {
+fn a_cancelled_writer_removes_its_intent() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let theirs = crate::connect(&server.url());
@@ -275,7 +275,7 @@ fn a_writer_that_is_called_off_takes_its_intent_back() {
 }
 
 #[test]
-fn a_writer_takes_its_intent_back_also_while_all_connections_are_lent() {
+fn a_cancelled_writer_removes_its_intent_while_all_connections_are_lent() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let theirs = crate::connect(&server.url());
@@ -298,7 +298,7 @@ fn a_writer_takes_its_intent_back_also_while_all_connections_are_lent() {
 }
 
 #[test]
-fn while_the_server_is_silent_it_ends_within_one_time_out() {
+fn a_cancel_beside_a_silent_server_ends_within_one_timeout() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -331,13 +331,13 @@ fn while_the_server_is_silent_it_ends_within_one_time_out() {
 
 /// No wait takes the time-outs of the others.
 #[test]
-fn while_the_server_is_silent_waits_for_many_locks_end_within_one_time_out() {
+fn cancelled_waits_for_many_locks_end_within_one_timeout_beside_a_silent_server() {
     waits_for_many_locks_end_within_one_time_out(0);
 }
 
 /// Their calls run one after the other.
 #[test]
-fn while_the_server_is_silent_waits_with_replicas_end_within_one_time_out() {
+fn cancelled_waits_with_replicas_end_within_one_timeout_beside_a_silent_server() {
     waits_for_many_locks_end_within_one_time_out(1);
 }
 
@@ -383,7 +383,7 @@ fn waits_for_many_locks_end_within_one_time_out(replicas: u32) {
 
 /// By a `Cancel`, and by a flag that it polls.
 #[test]
-fn while_all_connections_are_lent_it_ends_at_once() {
+fn a_cancel_ends_at_once_while_all_connections_are_lent() {
     at_once([false, true], |by_flag| {
         let server = Server::start().unwrap();
         let client = redis::Client::open(server.url()).unwrap();
@@ -414,7 +414,7 @@ fn while_all_connections_are_lent_it_ends_at_once() {
 
 #[cfg(unix)]
 #[test]
-fn a_signal_handler_that_raises_the_flag_ends_a_wait_soon() {
+fn a_flag_raised_in_a_signal_handler_ends_a_wait_soon() {
     use nix::sys::signal::{Signal, raise};
     use signal_hook::{consts::SIGUSR2, flag};
 
@@ -445,7 +445,7 @@ fn a_signal_handler_that_raises_the_flag_ends_a_wait_soon() {
 
 /// A wait in the queue, which nothing else wakes.
 #[test]
-fn a_flag_that_is_asked_for_while_somebody_waits_ends_that_wait_too() {
+fn a_flag_requested_during_a_wait_ends_that_wait_too() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let cancel = Cancel::new();
@@ -468,7 +468,7 @@ fn a_flag_that_is_asked_for_while_somebody_waits_ends_that_wait_too() {
 }
 
 #[test]
-fn a_lock_that_is_held_is_not_touched() {
+fn a_cancel_does_not_touch_a_held_lock() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let cancel = Cancel::new();

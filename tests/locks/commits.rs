@@ -58,7 +58,7 @@ impl Bench {
 }
 
 #[test]
-fn a_commit_takes_a_connection_of_the_pool_and_answers_what_it_is_asked_for() {
+fn a_commit_uses_a_pool_connection_and_returns_the_requested_type() {
     unless_halted(|| {
         let mut bench = bench();
         for (number, lock) in (1..).zip(every_kind(&bench.locks)) {
@@ -117,7 +117,7 @@ fn a_loss_names_the_commit_and_the_lease_knows_of_it() {
 }
 
 #[test]
-fn a_commit_that_releases_takes_two_round_trips() {
+fn a_releasing_commit_takes_two_round_trips() {
     unless_halted(|| {
         let bench = bench();
         let (proxy, locks) = bench.by_proxy();
@@ -137,7 +137,7 @@ fn a_commit_that_releases_takes_two_round_trips() {
 }
 
 #[test]
-fn a_commit_that_releases_wakes_the_next() {
+fn a_releasing_commit_wakes_the_next_waiter() {
     unless_halted(|| {
         let bench = bench();
         let lock = bench.locks.lock("a");
@@ -164,7 +164,7 @@ enum Trouble {
 }
 
 #[test]
-fn a_commit_that_releases_gives_the_lock_back_however_it_ends() {
+fn a_releasing_commit_releases_whatever_its_outcome() {
     let troubles = [
         (Trouble::Invalid, 0),
         (Trouble::Refused, 0),
@@ -221,7 +221,7 @@ fn a_commit_that_releases_gives_the_lock_back_however_it_ends() {
 }
 
 #[test]
-fn one_level_is_left_of_a_reentrant_lock_whose_other_level_was_released_in_a_commit() {
+fn a_releasing_commit_releases_one_level_of_a_reentrant_lock() {
     unless_halted(|| {
         let bench = bench();
         let lock = bench.locks.reentrant("a");
@@ -235,7 +235,7 @@ fn one_level_is_left_of_a_reentrant_lock_whose_other_level_was_released_in_a_com
 }
 
 #[test]
-fn a_commit_that_is_repeated_by_its_id_is_never_doubled_wherever_its_connection_is_cut() {
+fn a_commit_repeated_by_its_id_runs_once_wherever_its_connection_is_cut() {
     type Break = fn(crate::common::proxy::Point<'_>);
     let breaks: [Break; 3] = [
         |point| point.cut_before(),
@@ -283,7 +283,7 @@ fn a_commit_that_is_repeated_by_its_id_is_never_doubled_wherever_its_connection_
 }
 
 #[test]
-fn of_two_commits_by_one_id_at_the_same_time_one_is_executed() {
+fn one_of_two_simultaneous_commits_with_one_id_runs() {
     unless_halted(|| {
         let mut bench = bench();
         let proxy = Proxy::in_front_of(&bench.server).unwrap();
@@ -303,7 +303,7 @@ fn of_two_commits_by_one_id_at_the_same_time_one_is_executed() {
 }
 
 #[test]
-fn a_repeat_is_told_when_the_commit_was_executed_and_by_whom() {
+fn a_repeated_commit_learns_when_it_ran_and_by_whom() {
     unless_halted(|| {
         let mut bench = bench();
         for lock in every_kind(&bench.locks) {
@@ -333,7 +333,7 @@ fn a_repeat_is_told_when_the_commit_was_executed_and_by_whom() {
 }
 
 #[test]
-fn where_another_value_has_the_key_of_the_mark_nothing_is_written_and_the_key_is_named() {
+fn a_foreign_value_at_the_marks_key_prevents_the_write_and_is_named() {
     let mut bench = bench();
     let mark = "{lock:a}:done{id}";
     let lease = bench.locks.lock("a").acquire(LONG).unwrap();
@@ -353,7 +353,7 @@ fn where_another_value_has_the_key_of_the_mark_nothing_is_written_and_the_key_is
 }
 
 #[test]
-fn a_mark_ends_and_what_it_is_for_is_checked() {
+fn a_mark_expires_and_its_id_is_checked() {
     unless_halted(|| {
         let mut bench = bench();
         for (name, mark) in [
@@ -386,7 +386,7 @@ fn a_mark_ends_and_what_it_is_for_is_checked() {
 }
 
 #[test]
-fn a_commit_goes_on_after_a_restart_of_the_server_closed_the_pools_connection() {
+fn a_commit_survives_a_pool_connection_closed_by_a_restart() {
     unless_halted(|| {
         let mut bench = bench();
         let client = Client::open(bench.server.url()).unwrap();
@@ -403,7 +403,7 @@ fn a_commit_goes_on_after_a_restart_of_the_server_closed_the_pools_connection() 
 }
 
 #[test]
-fn a_pool_that_is_lent_out_says_to_whom() {
+fn an_exhausted_pool_names_the_borrowers() {
     unless_halted(|| {
         let bench = bench();
         let client = Client::open(bench.server.url()).unwrap();
@@ -435,7 +435,7 @@ fn a_pool_that_is_lent_out_says_to_whom() {
 }
 
 #[test]
-fn a_commit_on_a_connection_that_leads_elsewhere_leaves_the_lease_as_it_is() {
+fn a_commit_on_a_connection_to_another_server_leaves_the_lease_unchanged() {
     unless_halted(|| {
         let mut bench = bench();
         let another = Server::start().unwrap();
@@ -466,7 +466,7 @@ fn a_commit_on_a_connection_that_leads_elsewhere_leaves_the_lease_as_it_is() {
 }
 
 #[test]
-fn a_loss_that_is_known_is_told_though_no_connection_is_left_to_ask_by() {
+fn a_known_loss_is_reported_without_a_free_connection() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let pool = Pool::builder().max_size(1).get_timeout(500 * MS);

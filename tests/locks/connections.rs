@@ -60,7 +60,7 @@ pub(crate) fn pool(url: &str, io_timeout: Duration) -> Pool {
 
 /// A thread with a short wait breaks the connection that all waiting threads share, and leaves.
 #[test]
-fn who_waits_hears_of_a_release_after_another_has_broken_the_shared_connection_and_left() {
+fn a_waiter_is_notified_after_another_broke_the_shared_connection() {
     at_once(["cut", "swallow", "unreadable"], |fault| {
         unless_halted(|| {
             let server = Server::start().unwrap();
@@ -109,7 +109,7 @@ fn who_waits_hears_of_a_release_after_another_has_broken_the_shared_connection_a
 /// A new watchdog connection has read no key yet, so the server would not notify it about any
 /// lease.
 #[test]
-fn a_loss_is_told_at_once_after_the_watchdogs_connection_was_replaced() {
+fn a_loss_is_reported_at_once_after_the_watchdogs_connection_was_replaced() {
     at_once(
         ["slow answer", "killed", "killed and nothing due"],
         |fault| {
@@ -158,7 +158,7 @@ fn a_loss_is_told_at_once_after_the_watchdogs_connection_was_replaced() {
 /// The listener's thread opens the connection, which the server accepts but does not answer.
 /// Meanwhile the renewing thread cannot ask; all other threads continue.
 #[test]
-fn while_the_watchdogs_connection_is_being_opened_locks_are_acquired_and_an_end_is_told() {
+fn opening_the_watchdogs_connection_delays_no_acquire_and_no_loss() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -197,7 +197,7 @@ fn while_the_watchdogs_connection_is_being_opened_locks_are_acquired_and_an_end_
 
 /// After one time-out, not two.
 #[test]
-fn who_waits_asks_again_when_the_listeners_connection_alone_falls_silent() {
+fn a_waiter_polls_when_only_the_listeners_connection_falls_silent() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -232,7 +232,7 @@ fn who_waits_asks_again_when_the_listeners_connection_alone_falls_silent() {
 /// Once a second the listener's thread spends a second on a failing connect. Between two attempts
 /// it handles all notifications that have arrived.
 #[test]
-fn who_waits_is_woken_though_no_connection_can_be_opened_for_the_watchdog() {
+fn a_waiter_is_woken_even_without_a_connection_for_the_watchdog() {
     const WAITERS: usize = 8;
     unless_halted(|| {
         let server = Server::start().unwrap();
@@ -288,7 +288,7 @@ fn who_waits_is_woken_though_no_connection_can_be_opened_for_the_watchdog() {
 
 /// redis-rs skips a late reply only by waiting for it, and all waiting threads would wait along.
 #[test]
-fn the_waiters_connection_is_not_used_again_while_it_owes_a_reply() {
+fn a_waiters_connection_with_a_pending_reply_is_not_reused() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -372,7 +372,7 @@ fn connections(conn: &mut Connection) -> usize {
 
 /// One for the pool and one for the watchdog: no thread waits for a notification.
 #[test]
-fn where_the_server_has_room_for_two_connections_a_lease_is_renewed() {
+fn two_connections_suffice_to_renew_a_lease() {
     unless_halted(|| {
         let (server, _conn) = with_room_for(2);
         let locks = crate::plainly(&server.url()).with(Options::new().lease(1_000 * MS));
@@ -385,7 +385,7 @@ fn where_the_server_has_room_for_two_connections_a_lease_is_renewed() {
 
 /// A waiting thread needs a connection too. The listener's gives way to the watchdog's.
 #[test]
-fn where_the_server_has_room_for_three_connections_a_lease_that_was_waited_for_is_renewed() {
+fn three_connections_suffice_to_renew_a_lease_after_a_wait() {
     unless_halted(|| {
         let (server, mut conn) = with_room_for(3);
         let locks = crate::plainly(&server.url()).with(Options::new().lease(1_000 * MS));

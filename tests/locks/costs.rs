@@ -20,7 +20,7 @@ use crate::{
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn what_it_costs_to_wait() {
+fn the_cost_of_waiting() {
     let cases: [fn(); 5] = [
         who_waits_has_no_connection_of_the_pool,
         a_pool_that_is_lent_out_is_an_error_in_time,

@@ -10,7 +10,7 @@ use crate::common::{
 };
 
 #[test]
-fn who_waited_in_vain_is_told_for_how_long_and_who_has_it_for_how_much_longer() {
+fn contended_names_the_wait_the_holder_and_the_rest_of_its_lease() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let options = Options::new()
@@ -46,7 +46,7 @@ fn who_waited_in_vain_is_told_for_how_long_and_who_has_it_for_how_much_longer() 
 }
 
 #[test]
-fn a_holder_that_has_lost_the_lock_is_not_named_and_whoever_has_it_is() {
+fn contended_names_the_present_holder_and_not_one_that_lost_the_lock() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = crate::connect(&server.url());
@@ -67,7 +67,7 @@ fn a_holder_that_has_lost_the_lock_is_not_named_and_whoever_has_it_is() {
 }
 
 #[test]
-fn who_may_not_use_a_key_beside_the_lock_is_told_which_keys_there_are() {
+fn a_forbidden_companion_key_is_reported_with_the_key_names() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();
     let rules = [
@@ -92,7 +92,7 @@ fn who_may_not_use_a_key_beside_the_lock_is_told_which_keys_there_are() {
 }
 
 #[test]
-fn who_finds_no_lock_of_the_kind_is_told_what_is_there() {
+fn a_lock_of_another_kind_is_reported_with_its_kind() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -127,7 +127,7 @@ fn who_finds_no_lock_of_the_kind_is_told_what_is_there() {
 }
 
 #[test]
-fn after_each_error_either_nothing_happened_or_it_may_have() {
+fn every_error_says_whether_it_may_have_happened() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
     let mut conn = server.connection().unwrap();
@@ -155,7 +155,7 @@ fn after_each_error_either_nothing_happened_or_it_may_have() {
 }
 
 #[test]
-fn what_redis_rs_says_becomes_an_error_that_does_not_say_too_much() {
+fn errors_of_redis_rs_are_converted_without_secrets() {
     at_once(
         [
             (ErrorKind::Io, "unknown"),
@@ -181,7 +181,7 @@ fn what_redis_rs_says_becomes_an_error_that_does_not_say_too_much() {
 
 /// Only Redis 6.2 has that setting; newer servers accept and ignore it.
 #[test]
-fn a_server_that_lets_no_script_write_after_the_time_names_the_setting() {
+fn a_server_that_forbids_writes_after_time_names_the_setting() {
     let server = Server::start_with(&["--lua-replicate-commands", "no"]).unwrap();
     let info: redis::InfoDict = redis::cmd("INFO")
         .query(&mut server.connection().unwrap())

@@ -152,7 +152,7 @@ const FINDERS: [(&str, Finder); 10] = [
 ];
 
 #[test]
-fn a_loss_is_told_once_whoever_finds_it_and_before_the_end() {
+fn a_loss_event_comes_once_and_before_the_end_event() {
     crate::attacks::hooks::without_words();
     let cases = [0, 3]
         .into_iter()
@@ -196,7 +196,7 @@ fn a_loss_is_told_once_whoever_finds_it_and_before_the_end() {
 }
 
 #[test]
-fn a_hold_says_how_it_ended() {
+fn a_hold_event_says_how_it_ended() {
     unless_halted(|| {
         let options = Options::new().drop_timeout(50 * MS).lease(LONG);
         let Bench {
@@ -242,7 +242,7 @@ fn a_hold_says_how_it_ended() {
 }
 
 #[test]
-fn a_wait_says_how_it_ended() {
+fn a_wait_event_says_how_it_ended() {
     let Bench {
         mut server,
         locks,
@@ -319,7 +319,7 @@ fn a_wait_says_how_it_ended() {
 /// First another holder has the lock, then the server is down: the hook reports both during the
 /// wait.
 #[test]
-fn who_waits_is_told_why_it_goes_on() {
+fn a_retrying_event_says_why() {
     #[derive(Default)]
     struct Whys(Mutex<Vec<Option<String>>>);
     impl Events for Whys {
@@ -380,7 +380,7 @@ fn failed_renewals_are_numbered() {
 }
 
 #[test]
-fn as_many_holds_end_as_begin_whatever_happens() {
+fn every_hold_that_begins_ends() {
     at_once([0, 4], |turns| {
         let options = Options::new().hand_over(turns, LONG).drop_timeout(200 * MS);
         let Bench {

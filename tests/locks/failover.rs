@@ -103,7 +103,7 @@ fn after_a_failover_behind_one_address_the_next_call_finds_the_new_master() {
 }
 
 #[test]
-fn after_a_failover_a_loss_is_told_though_no_renewal_is_due() {
+fn after_a_failover_a_loss_is_reported_before_the_next_renewal() {
     unless_halted(|| {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let address = Address::of(&old);
@@ -122,7 +122,7 @@ fn after_a_failover_a_loss_is_told_though_no_renewal_is_due() {
 
 /// The listener's client id on the old server belongs to a stranger on the new one.
 #[test]
-fn after_a_failover_who_waits_is_told_of_a_release_on_the_new_master() {
+fn after_a_failover_a_waiter_is_notified_by_the_new_master() {
     unless_halted(|| {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let _strangers: Vec<_> = (0..40).map(|_| new.connection().unwrap()).collect();
@@ -161,7 +161,7 @@ fn after_a_failover_who_waits_is_told_of_a_release_on_the_new_master() {
 
 /// The pool cannot see the errors of a plain function on a connection that it lent.
 #[test]
-fn after_a_failover_a_plain_function_finds_the_new_master_by_the_next_connection() {
+fn after_a_failover_a_plain_function_reaches_the_new_master_on_the_next_connection() {
     unless_halted(|| {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let address = Address::of(&old);
@@ -181,7 +181,7 @@ fn after_a_failover_a_plain_function_finds_the_new_master_by_the_next_connection
 }
 
 #[test]
-fn who_waits_gets_the_lock_from_the_new_master_after_a_failover() {
+fn a_waiter_gets_the_lock_from_the_new_master_after_a_failover() {
     unless_halted(|| {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let address = Address::of(&old);
@@ -210,7 +210,7 @@ fn who_waits_gets_the_lock_from_the_new_master_after_a_failover() {
 }
 
 #[test]
-fn a_lease_goes_on_at_the_new_master_after_a_failover() {
+fn a_lease_continues_on_the_new_master_after_a_failover() {
     unless_halted(|| {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let address = Address::of(&old);

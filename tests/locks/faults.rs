@@ -63,7 +63,7 @@ pub(crate) fn kill(server: &Server, is_one: impl Fn(&str) -> bool) -> usize {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn what_breaks_is_mended() {
+fn broken_connections_are_replaced() {
     let cases: [fn(); 3] = [
         who_waits_survives_the_loss_of_each_connection,
         who_waits_survives_a_server_that_is_silent_for_a_while,
@@ -101,7 +101,7 @@ fn who_waits_survives_the_loss_of_each_connection() {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn all_ends_in_time() {
+fn every_call_ends_in_time() {
     let cases: [fn(); 5] = [
         a_loss_is_told_after_the_watchdogs_connection_was_killed,
         a_wait_ends_one_time_out_later_while_the_server_is_silent,
@@ -305,7 +305,7 @@ fn a_drop_takes_no_longer(is_the_last: bool) {
 }
 
 #[test]
-fn a_try_is_told_at_once_that_no_server_is_there() {
+fn a_try_fails_at_once_without_a_server() {
     unless_halted(|| {
         let locks = crate::connect("redis://127.0.0.1:1/");
         let asked = Instant::now();
@@ -316,7 +316,7 @@ fn a_try_is_told_at_once_that_no_server_is_there() {
 }
 
 #[test]
-fn threads_and_connections_end_with_the_last_of_all() {
+fn threads_and_connections_end_with_the_last_handle() {
     unless_halted(|| {
         let (server, mut conn) = start();
         let clients = |conn: &mut redis::Connection| {

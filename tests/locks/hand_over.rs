@@ -92,7 +92,7 @@ impl Bench {
 }
 
 #[test]
-fn all_have_their_turns_in_order_and_the_server_grants_and_releases_once() {
+fn all_waiters_are_served_in_order_by_one_grant_and_one_release() {
     unless_halted(|| {
         let mut bench = bench(handing(100));
         let order = Mutex::new(Vec::new());
@@ -116,7 +116,7 @@ fn all_have_their_turns_in_order_and_the_server_grants_and_releases_once() {
 }
 
 #[test]
-fn the_bound_on_turns_holds() {
+fn the_limit_of_hand_overs_holds() {
     unless_halted(|| {
         let mut bench = bench(handing(2));
         let started = Mutex::new(Vec::new());
@@ -138,7 +138,7 @@ fn the_bound_on_turns_holds() {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn how_long_turns_last() {
+fn how_long_hand_overs_continue() {
     let cases: [fn(); 9] = [
         the_bound_on_time_holds,
         leases::a_lease_lasts_through_all_turns,
@@ -168,7 +168,7 @@ fn the_bound_on_time_holds() {
 }
 
 #[test]
-fn who_is_refused_is_told_who_has_it_now_and_not_who_had_it_first() {
+fn a_refusal_names_the_present_holder_and_not_the_first() {
     unless_halted(|| {
         let jobs = ["first", "second"].map(|job| handing(100).owner(Owner::new(job).unwrap()));
         let [first, second] = jobs;
@@ -186,7 +186,7 @@ fn who_is_refused_is_told_who_has_it_now_and_not_who_had_it_first() {
 }
 
 #[test]
-fn a_panic_hands_it_over_and_so_does_a_drop() {
+fn a_panic_and_a_drop_hand_the_lock_over() {
     unless_halted(|| {
         let bench = bench(handing(100));
         let fences = Mutex::new(Vec::new());
@@ -209,7 +209,7 @@ fn a_panic_hands_it_over_and_so_does_a_drop() {
 }
 
 #[test]
-fn those_who_want_it_otherwise_get_it_from_the_server() {
+fn waiters_with_other_options_get_it_from_the_server() {
     unless_halted(|| {
         let bench = bench(handing(100).lease(LONG));
         let lengths = [LONG * 3, LONG * 3, LONG, LONG];
@@ -239,7 +239,7 @@ fn those_who_want_it_otherwise_get_it_from_the_server() {
 }
 
 #[test]
-fn a_time_without_an_end_is_no_bound() {
+fn an_endless_time_is_no_limit() {
     unless_halted(|| {
         let bench = bench(Options::new().hand_over(100, Duration::MAX));
         let fences = Mutex::new(Vec::new());
@@ -250,7 +250,7 @@ fn a_time_without_an_end_is_no_bound() {
 }
 
 #[test]
-fn another_process_sees_the_first_turn_all_the_time() {
+fn another_process_sees_the_first_holder_throughout() {
     unless_halted(|| {
         let bench = bench(handing(100));
         let other = lock(&bench.server, Options::new());
@@ -302,7 +302,7 @@ fn those_who_give_up_leave_nothing_behind() {
 }
 
 #[test]
-fn another_process_gets_its_turns() {
+fn another_process_is_served_too() {
     unless_halted(|| {
         let bench = bench(Options::new().hand_over(20, LONG));
         let other = lock(&bench.server, Options::new().hand_over(20, LONG));
@@ -333,7 +333,7 @@ fn another_process_gets_its_turns() {
 }
 
 #[test]
-fn each_knows_the_lock_by_the_name_it_asked_for() {
+fn each_lease_has_the_name_that_was_requested() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = crate::plainly(&server.url()).with(handing(100));
@@ -351,7 +351,7 @@ fn each_knows_the_lock_by_the_name_it_asked_for() {
 }
 
 #[test]
-fn locks_of_other_kinds_go_to_the_server() {
+fn locks_of_other_kinds_are_released_to_the_server() {
     unless_halted(|| {
         let bench = bench(Options::new());
         let locks = crate::plainly(&bench.server.url()).with(handing(100));
@@ -365,7 +365,7 @@ fn locks_of_other_kinds_go_to_the_server() {
 }
 
 #[test]
-fn a_writer_in_line_behind_is_handed_nothing() {
+fn a_waiting_writer_is_handed_nothing() {
     unless_halted(|| {
         let bench = bench(handing(100));
         let locks = crate::plainly(&bench.server.url()).with(handing(100));

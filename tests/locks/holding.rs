@@ -113,7 +113,7 @@ fn a_lease_outlives_its_length() {
 }
 
 #[test]
-fn without_renewal_it_ends_with_its_lease() {
+fn without_renewal_it_expires_with_its_lease() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url()).with(crate::options().lease(200 * MS).renewal(false));
     at_once(every_kind(&locks), |lock| {
@@ -189,7 +189,7 @@ fn a_deletion_after_a_renewal_is_told_at_once() {
 /// The server refuses commands that need memory unless the script has already written. The reader
 /// and the level share a key with one that lasts longer, so the key's expiry need not change.
 #[test]
-fn what_is_held_is_renewed_and_released_where_the_server_has_no_memory_left() {
+fn a_held_lock_is_renewed_and_released_on_a_full_server() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let locks = crate::connect(&server.url());

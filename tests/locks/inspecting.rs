@@ -39,7 +39,7 @@ fn a_free_lock_is_held_by_nobody() {
 }
 
 #[test]
-fn the_holder_of_each_kind_is_seen() {
+fn inspect_shows_the_holder_of_each_kind() {
     unless_halted(|| {
         let (_server, locks, _conn) = bench();
         let me = Owner::new("the night job").unwrap();
@@ -68,7 +68,7 @@ fn the_holder_of_each_kind_is_seen() {
 }
 
 #[test]
-fn the_default_owner_tells_the_process() {
+fn the_default_owner_names_the_process() {
     unless_halted(|| {
         let (_server, locks, _conn) = bench();
         let _lease = locks.lock("a").acquire(LONG).unwrap();
@@ -109,7 +109,7 @@ fn readers_and_waiting_writers_are_counted() {
 }
 
 #[test]
-fn of_others_only_what_can_be_known() {
+fn inspect_of_a_foreign_lock() {
     unless_halted(|| {
         let (_server, locks, mut conn) = bench();
         let token = acquire_lock(&mut conn, "book", LONG).unwrap().unwrap();
@@ -141,7 +141,7 @@ fn of_others_only_what_can_be_known() {
 }
 
 #[test]
-fn a_reader_that_is_over_holds_nothing() {
+fn an_expired_reader_holds_nothing() {
     unless_halted(|| {
         let (_server, locks, mut conn) = bench();
         let () = conn
@@ -152,7 +152,7 @@ fn a_reader_that_is_over_holds_nothing() {
 }
 
 #[test]
-fn force_release_frees_the_lock_and_tells_the_holder_and_those_who_wait() {
+fn force_release_frees_the_lock_and_notifies_holder_and_waiters() {
     unless_halted(|| {
         let (_server, locks, _conn) = bench();
         assert!(!locks.lock("a").force_release().unwrap().is_held());
@@ -175,7 +175,7 @@ fn force_release_frees_the_lock_and_tells_the_holder_and_those_who_wait() {
 }
 
 #[test]
-fn force_release_tells_what_it_took_away() {
+fn force_release_returns_the_holder() {
     unless_halted(|| {
         let (_server, locks, mut conn) = bench();
         let owner = Owner::new("the night job").unwrap();
@@ -204,7 +204,7 @@ fn force_release_tells_what_it_took_away() {
 }
 
 #[test]
-fn force_release_leaves_what_is_no_lock() {
+fn force_release_leaves_a_key_that_is_not_a_lock() {
     unless_halted(|| {
         let (_server, locks, mut conn) = bench();
         let () = conn.rpush("lock:list", "x").unwrap();
@@ -318,7 +318,7 @@ impl Events for Heard {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn who_is_told() {
+fn who_is_notified() {
     let cases: [fn(); 2] = [
         hooks_hear_of_everything_once,
         a_hook_that_panics_stays_without_consequences,

@@ -12,7 +12,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 /// The intent of a waiting writer expires after a second unless renewed.
 #[test]
-fn readers_are_kept_out_for_as_long_as_a_writer_waits_behind_a_long_reader() {
+fn readers_are_refused_while_a_writer_waits_behind_a_long_reader() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         // Another process than the writer's, so the local queue does not hold the readers back.

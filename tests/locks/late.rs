@@ -79,7 +79,7 @@ impl Bench {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn what_comes_late() {
+fn late_answers() {
     let cases: [fn(); 8] = [
         a_renewal_that_is_answered_after_the_end_revives_nothing,
         a_late_answer_does_not_make_a_lease_longer,
@@ -267,7 +267,7 @@ fn a_hold_shorter_than_the_lease_ends_with_the_servers() {
 }
 
 #[test]
-fn an_answer_that_makes_no_sense_is_no_lock() {
+fn a_nonsensical_answer_is_not_a_lock() {
     unless_halted(|| {
         let bench = bench(crate::options());
         drop(bench.locks.read("warm-read").acquire(LONG).unwrap());

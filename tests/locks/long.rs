@@ -163,7 +163,7 @@ fn ten_thousand_pairs_leave_nothing_behind() {
 
 #[test]
 #[ignore = "ten seconds: cargo test --test locks a_thousand_waiters -- --ignored"]
-fn a_thousand_waiters_cost_no_lease_of_a_pool_of_one() {
+fn a_thousand_waiters_on_a_pool_of_one_lose_no_lease() {
     let server = Server::start().unwrap();
     let pool = Pool::builder()
         .max_size(1)
@@ -187,9 +187,9 @@ fn a_thousand_waiters_cost_no_lease_of_a_pool_of_one() {
 /// From the deletion to the signal, at any age of the lease; the watchdog has not yet read those
 /// younger than 20 ms.
 #[test]
-#[ignore = "half a minute, and needs an idle machine: cargo test --release --test locks a_loss_is_told -- --ignored"]
+#[ignore = "half a minute, and needs an idle machine: cargo test --release --test locks a_loss_is_reported_within -- --ignored"]
 #[allow(clippy::print_stderr, reason = "the figures are the result")]
-fn a_loss_is_told_within_fifty_milliseconds() {
+fn a_loss_is_reported_within_fifty_milliseconds() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
     let mut conn = server.connection().unwrap();

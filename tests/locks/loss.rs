@@ -65,7 +65,7 @@ fn a_guard_ends_before_the_server_does() {
 }
 
 #[test]
-fn whatever_happens_to_the_key_is_told() {
+fn every_change_of_the_key_is_reported() {
     unless_halted(|| {
         let mut bench = bench();
         let harms: [(&str, Harm); 4] = [
@@ -197,7 +197,7 @@ fn take_away(mut conn: redis::Connection, name: &str) {
 }
 
 #[test]
-fn a_commit_outlives_a_renewal_that_comes_between() {
+fn a_commit_survives_a_renewal_in_between() {
     unless_halted(|| {
         let mut bench = bench();
         let lock = bench.locks.write("a");
@@ -220,7 +220,7 @@ fn a_commit_outlives_a_renewal_that_comes_between() {
 }
 
 #[test]
-fn a_lease_goes_to_another_thread_and_ends_there() {
+fn a_lease_moves_to_another_thread_and_ends_there() {
     unless_halted(|| {
         let bench = bench();
         let (send, receive) = mpsc::channel::<Lease>();
@@ -250,7 +250,7 @@ fn a_lock_that_is_left_is_its_tokens_holders() {
 }
 
 #[test]
-fn an_owner_enters_again_and_leaves_as_often() {
+fn an_owner_enters_again_and_releases_as_often() {
     unless_halted(|| {
         let bench = bench();
         let lock = bench.locks.reentrant("a");
@@ -272,7 +272,7 @@ fn an_owner_enters_again_and_leaves_as_often() {
 }
 
 #[test]
-fn another_clients_mutex_keeps_us_out() {
+fn another_clients_mutex_excludes_ours() {
     unless_halted(|| {
         let mut bench = bench();
         let token = leasehold::Token::random();
@@ -290,7 +290,7 @@ fn another_clients_mutex_keeps_us_out() {
 }
 
 #[test]
-fn what_is_no_lock_can_be_found() {
+fn a_key_that_is_not_a_lock_is_reported() {
     unless_halted(|| {
         let mut bench = bench();
         for key in ["lock:a", "{lock:a}:lease"] {
@@ -354,7 +354,7 @@ fn nothing_prints_a_token() {
 }
 
 #[test]
-fn the_release_of_a_lease_that_is_known_to_be_lost_says_so_although_nothing_is_answered() {
+fn releasing_a_known_lost_lease_says_so_without_an_answer() {
     unless_halted(|| {
         let bench = bench();
         let pool = Pool::builder().io_timeout(300 * MS);
@@ -374,7 +374,7 @@ fn the_release_of_a_lease_that_is_known_to_be_lost_says_so_although_nothing_is_a
 
 /// Our clock ends a lease before the server does, by the clock skew.
 #[test]
-fn what_our_clock_has_ended_is_over_whatever_the_server_says() {
+fn a_lease_that_our_clock_ended_is_over_whatever_the_server_says() {
     unless_halted(|| {
         let mut bench = bench();
         let options = Options::new().lease(3_000 * MS).clock_skew(1_500 * MS);

@@ -16,7 +16,7 @@ use crate::{
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn what_may_have_been_done_is_found_out_or_given_back() {
+fn unanswered_requests_are_resolved_or_released() {
     let cases: [fn(); 5] = [
         an_acquire_whose_answer_is_lost_is_ours_or_given_back,
         an_acquire_that_is_refused_after_a_lost_answer_is_given_back,

@@ -42,7 +42,7 @@ fn ways() -> [fn(&Locks, Options) -> Lock; 2] {
 }
 
 #[test]
-fn two_processes_with_one_prefix_never_both_hold_a_lock_whatever_else_one_names() {
+fn processes_with_one_prefix_exclude_each_other_whatever_other_options_they_set() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let [mine, theirs] =
@@ -59,7 +59,7 @@ fn two_processes_with_one_prefix_never_both_hold_a_lock_whatever_else_one_names(
 }
 
 #[test]
-fn hooks_are_told_whatever_else_is_named() {
+fn hooks_are_called_whatever_other_options_are_set() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let count = Arc::new(Count::default());
@@ -80,7 +80,7 @@ fn hooks_are_told_whatever_else_is_named() {
 }
 
 #[test]
-fn what_is_named_last_counts_and_what_it_was_named_for_alone() {
+fn the_last_setting_of_an_option_counts_and_only_for_its_lock() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = crate::connect(&server.url());

@@ -57,7 +57,7 @@ fn is_free(conn: &mut Connection) -> bool {
 }
 
 #[test]
-fn it_is_run_once_in_a_period_on_whichever_host_and_tells_who_did_it() {
+fn it_runs_once_per_period_on_any_host_and_says_who_ran_it() {
     unless_halted(|| {
         let (server, lock, mut conn) = start();
         let me = Owner::new("the first host").unwrap();
@@ -90,7 +90,7 @@ fn it_is_run_once_in_a_period_on_whichever_host_and_tells_who_did_it() {
 }
 
 #[test]
-fn two_round_trips_run_it_and_one_finds_that_it_has_been_run() {
+fn a_run_takes_two_round_trips_and_a_skip_one() {
     unless_halted(|| {
         for fencing in [true, false] {
             let (server, _, mut conn) = start();
@@ -113,7 +113,7 @@ fn two_round_trips_run_it_and_one_finds_that_it_has_been_run() {
 }
 
 #[test]
-fn what_failed_panicked_or_lost_its_lock_is_not_marked() {
+fn a_run_that_failed_panicked_or_lost_its_lock_is_not_marked() {
     unless_halted(|| {
         let (server, lock, mut conn) = start();
         let failed = lock.run_once(HOUR, LONG, |_| Err::<(), _>("no disk"));
@@ -162,7 +162,7 @@ fn what_failed_panicked_or_lost_its_lock_is_not_marked() {
 }
 
 #[test]
-fn a_run_that_outlasts_its_lease_is_lost_also_where_no_connection_is_left_to_say_so() {
+fn a_run_longer_than_its_lease_is_lost_even_without_a_free_connection() {
     unless_halted(|| {
         let (server, _, mut conn) = start();
         let pool = Pool::builder().max_size(1).get_timeout(500 * MS);
@@ -182,7 +182,7 @@ fn a_run_that_outlasts_its_lease_is_lost_also_where_no_connection_is_left_to_say
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn how_long_it_may_take() {
+fn how_long_a_run_may_take() {
     let cases: [fn(); 3] = [
         a_run_longer_than_the_lease_is_marked_while_it_is_renewed,
         without_an_answer_until_the_end_of_the_lease_the_mark_is_unknown_and_the_lock_given_back,
@@ -203,7 +203,7 @@ fn a_run_longer_than_the_lease_is_marked_while_it_is_renewed() {
 }
 
 #[test]
-fn the_period_counts_by_the_servers_clock_from_the_end_of_the_run() {
+fn the_period_starts_at_the_end_of_the_run_by_the_servers_clock() {
     unless_halted(|| {
         let (_server, lock, mut conn) = start();
         let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut conn).unwrap();
@@ -227,7 +227,7 @@ fn the_period_counts_by_the_servers_clock_from_the_end_of_the_run() {
 }
 
 #[test]
-fn it_is_not_run_again_a_fraction_of_a_millisecond_before_the_period_is_over() {
+fn it_does_not_run_a_fraction_of_a_millisecond_too_early() {
     let (_server, lock, _) = start();
     let period = 3 * MS;
     let (mut ended, mut runs) = (None::<Instant>, 0);
@@ -243,7 +243,7 @@ fn it_is_not_run_again_a_fraction_of_a_millisecond_before_the_period_is_over() {
 }
 
 #[test]
-fn of_many_that_start_together_one_runs_it_and_the_others_learn_of_it() {
+fn one_of_many_runs_it_and_the_others_learn_of_it() {
     let cases = [
         crate::options(),
         Options::new().hand_over(100, LONG),
@@ -285,7 +285,7 @@ fn of_many_that_start_together_one_runs_it_and_the_others_learn_of_it() {
 }
 
 #[test]
-fn who_does_not_wait_for_the_run_is_told_that_somebody_is_at_it() {
+fn without_a_wait_a_running_job_is_reported_as_contended() {
     unless_halted(|| {
         let (server, lock, _conn) = start();
         let other = crate::connect(&server.url()).lock("a");
@@ -306,7 +306,7 @@ fn quick(url: &str) -> Locks {
 }
 
 #[test]
-fn a_mark_whose_answer_was_lost_is_written_once_and_known() {
+fn a_mark_without_an_answer_is_written_once_and_recognised() {
     let cases = [
         ("swallow", "run"),
         ("cut before", "run"),
@@ -381,7 +381,7 @@ fn a_server_that_is_gone_at_the_end_keeps_nobody_longer_than_the_lease() {
 }
 
 #[test]
-fn what_cannot_be_run_once_is_refused_before_anything_is_sent() {
+fn invalid_arguments_of_run_once_are_refused_before_anything_is_sent() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -405,7 +405,7 @@ fn what_cannot_be_run_once_is_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn what_is_no_mark_is_an_error_and_left_as_it_is() {
+fn a_key_that_is_not_a_mark_is_an_error_and_unchanged() {
     unless_halted(|| {
         let (server, lock, mut conn) = start();
         let harms: [fn(&mut Connection); 3] = [
@@ -449,7 +449,7 @@ fn assert_names_the_mark(error: &Error) {
 }
 
 #[test]
-fn a_shorter_period_takes_no_mark_away() {
+fn a_shorter_period_does_not_remove_a_mark() {
     unless_halted(|| {
         let (_server, lock, mut conn) = start();
         assert_eq!(once(&lock, 20 * HOUR), "run");
@@ -477,7 +477,7 @@ fn a_shorter_period_takes_no_mark_away() {
 }
 
 #[test]
-fn a_mark_is_written_whole_or_not_at_all_whatever_the_access_list_forbids() {
+fn a_mark_is_written_whole_or_not_at_all() {
     let commands = [
         "get", "time", "hmget", "exists", "pttl", "pexpire", "hset", "del",
     ];
@@ -524,7 +524,7 @@ fn a_mark_is_written_whole_or_not_at_all_whatever_the_access_list_forbids() {
 }
 
 #[test]
-fn the_loss_of_another_lease_in_a_run_does_not_repeat_it() {
+fn losing_another_lease_during_a_run_does_not_repeat_it() {
     unless_halted(|| {
         let (server, lock, mut conn) = start();
         let other = crate::connect(&server.url()).lock("b");
@@ -574,7 +574,7 @@ fn a_run_whose_server_comes_back_before_the_lease_ends_is_marked() {
 
 /// The server refuses the second attempt. The first, which got no answer, may have marked the run.
 #[test]
-fn a_refusal_after_an_attempt_without_an_answer_leaves_it_unknown() {
+fn a_refusal_after_an_unanswered_attempt_is_unknown() {
     unless_halted(|| {
         let (server, _, mut conn) = start();
         let proxy = Proxy::in_front_of(&server).unwrap();

@@ -58,7 +58,7 @@ fn earlier_hold(server: &Server) {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn what_is_not_answered_in_time() {
+fn requests_without_an_answer_in_time() {
     let cases: [fn(); 5] = [
         a_commit_without_an_answer_never_runs_in_the_next_turn,
         a_renewal_without_an_answer_is_in_doubt_and_its_lock_is_not_handed_over,
@@ -108,7 +108,7 @@ fn a_commit_without_an_answer_never_runs_in_the_next_turn() {
 }
 
 #[test]
-fn a_commit_that_was_answered_does_not_keep_the_lock_from_being_handed_over() {
+fn an_answered_commit_does_not_prevent_a_hand_over() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -189,7 +189,7 @@ fn a_renewal_without_an_answer_leaves_no_lock_behind() {
 }
 
 #[test]
-fn a_release_that_was_refused_is_done_once_the_server_allows_it() {
+fn a_refused_release_is_repeated_until_the_server_allows_it() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -252,7 +252,7 @@ fn an_acquire_that_is_delivered_after_the_release_is_given_back() {
 }
 
 #[test]
-fn an_acquire_that_was_sent_twice_and_is_delivered_after_the_release_is_given_back() {
+fn a_resent_acquire_delivered_after_the_release_is_released() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -273,7 +273,7 @@ fn an_acquire_that_was_sent_twice_and_is_delivered_after_the_release_is_given_ba
 }
 
 #[test]
-fn a_renewal_that_was_sent_twice_keeps_the_lock_from_being_handed_over() {
+fn a_resent_renewal_prevents_a_hand_over() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -303,7 +303,7 @@ fn a_renewal_that_was_sent_twice_keeps_the_lock_from_being_handed_over() {
 }
 
 #[test]
-fn a_grant_that_is_answered_after_its_lease_is_given_back_once() {
+fn a_grant_answered_after_its_lease_is_released_once() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -323,7 +323,7 @@ fn a_grant_that_is_answered_after_its_lease_is_given_back_once() {
 }
 
 #[test]
-fn a_renewal_by_the_holder_lasts_no_longer_than_the_longest_hold() {
+fn the_holders_own_renewal_respects_max_hold() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();

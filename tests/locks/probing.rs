@@ -85,7 +85,7 @@ fn probe_hurried(fake: &Fake) -> Probe {
 }
 
 #[test]
-fn of_a_server_that_has_everything() {
+fn a_server_without_gaps() {
     let server = Server::start().unwrap();
     let probe = probe(&server.url());
     let topics: Vec<_> = probe.findings().iter().map(|it| it.topic).collect();
@@ -117,7 +117,7 @@ fn of_a_server_that_has_everything() {
 }
 
 #[test]
-fn it_writes_one_key_under_the_prefix_and_leaves_nothing() {
+fn it_writes_one_key_under_the_prefix_and_removes_it() {
     let server = Server::start().unwrap();
     let mut monitor = Monitor::start(&server).unwrap();
     let mut admin = server.connection().unwrap();
@@ -143,7 +143,7 @@ fn it_writes_one_key_under_the_prefix_and_leaves_nothing() {
 }
 
 #[test]
-fn a_prefix_that_no_lock_can_have_is_refused() {
+fn an_invalid_prefix_is_refused() {
     let server = Server::start().unwrap();
     let locks = Locks::connect(&server.url()).unwrap();
     let error = locks
@@ -163,7 +163,7 @@ fn a_prefix_that_no_lock_can_have_is_refused() {
 }
 
 #[test]
-fn commands_that_are_renamed_away() {
+fn renamed_commands() {
     let away = |names: &[&str]| {
         let args: Vec<_> = names
             .iter()
@@ -366,7 +366,7 @@ fn no_password_and_no_user_is_printed() {
 }
 
 #[test]
-fn what_is_not_reached_or_no_server_is_an_error() {
+fn an_unreachable_or_foreign_server_is_an_error() {
     let locks = |port| Locks::connect(&format!("redis://127.0.0.1:{port}/")).unwrap();
     let error = locks(1).probe().unwrap_err();
     assert!(matches!(error, Error::Pool { .. }), "{error:?}");
@@ -385,7 +385,7 @@ fn what_is_not_reached_or_no_server_is_an_error() {
 
 /// Of a managed service.
 #[test]
-fn what_a_server_does_not_tell_is_no_failure() {
+fn missing_answers_are_not_failures() {
     let fake = server_but_for(move |command, _| {
         let greeting = b"%2\r\n+server\r\n+redis\r\n+version\r\n+7.4.1\r\n";
         match command {
@@ -403,7 +403,7 @@ fn what_a_server_does_not_tell_is_no_failure() {
 }
 
 #[test]
-fn one_question_without_an_answer_is_asked_once() {
+fn an_unanswered_question_is_asked_once() {
     for (silent, topic, severity) in [
         ("EVAL", "scripts", Severity::Fails),
         ("PTTL", "wake-ups", Severity::Limits),
@@ -420,7 +420,7 @@ fn one_question_without_an_answer_is_asked_once() {
 }
 
 #[test]
-fn a_server_that_falls_silent_is_not_asked_on() {
+fn a_server_that_falls_silent_is_asked_nothing_more() {
     let is_silent = AtomicBool::new(false);
     let fake = server_but_for(move |command, _| {
         is_silent.fetch_or(command == "TIME", Ordering::SeqCst);
@@ -443,7 +443,7 @@ fn a_server_that_falls_silent_is_not_asked_on() {
 }
 
 #[test]
-fn all_of_it_ends_in_time() {
+fn the_whole_probe_ends_in_time() {
     // Each answer takes a while.
     let fake = server_but_for(|_, _| {
         thread::sleep(900 * MS);
@@ -469,7 +469,7 @@ fn all_of_it_ends_in_time() {
 }
 
 #[test]
-fn writes_after_time_that_are_refused() {
+fn refused_writes_after_time() {
     let fake =
         server_but_for(|command, _| (command == "EVALSHA").then(|| TOO_LATE_FOR_TIME.to_vec()));
     let probe = probe_hurried(&fake);
@@ -485,7 +485,7 @@ fn writes_after_time_that_are_refused() {
 }
 
 #[test]
-fn messages_that_do_not_come_and_another_product() {
+fn missing_messages_and_another_product() {
     let fake = server_but_for(|command, _| {
         let info = "dragonfly_version:df-v1.2\r\nredis_version:7.2.0";
         (command == "INFO").then(|| bulk(info))
@@ -497,7 +497,7 @@ fn messages_that_do_not_come_and_another_product() {
 }
 
 #[test]
-fn clocks_that_are_apart() {
+fn clocks_that_differ() {
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap();
@@ -518,7 +518,7 @@ fn clocks_that_are_apart() {
 }
 
 #[test]
-fn a_terminal_is_not_controlled_by_what_a_server_says() {
+fn a_servers_text_cannot_control_the_terminal() {
     let fake =
         server_but_for(|command, _| (command == "EVAL").then(|| b"-ERR \x1b[2J no\r\n".to_vec()));
     let probe = probe_hurried(&fake);

@@ -105,7 +105,7 @@ fn holds_until_it_is_killed() {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn after_a_holder_that_was_killed_or_stopped() {
+fn waiters_after_a_killed_or_stopped_holder() {
     let cases: [fn(); 2] = [
         after_a_killed_holder_the_next_is_in_within_the_lease,
         a_holder_that_was_stopped_knows_at_once_that_it_has_lost,
@@ -164,7 +164,7 @@ fn a_holder_that_was_stopped_knows_at_once_that_it_has_lost() {
 /// It asks before others learn of its release, so it is never refused and cannot know that they
 /// wait.
 #[test]
-fn a_thread_that_comes_again_at_once_lets_other_processes_in() {
+fn a_thread_that_reacquires_at_once_lets_other_processes_in() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let [one, others] = [(); 2].map(|()| crate::connect(&server.url()));

@@ -50,7 +50,7 @@ fn told(lock: &Lock, threads: usize, wait: Duration) -> Vec<(Result<Lease>, Dura
 }
 
 #[test]
-fn a_refusal_that_passes_does_not_end_a_wait() {
+fn a_transient_refusal_does_not_end_a_wait() {
     at_once(PASSES, |refusal| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -62,7 +62,7 @@ fn a_refusal_that_passes_does_not_end_a_wait() {
 }
 
 #[test]
-fn a_wait_goes_on_while_the_server_has_no_memory() {
+fn a_wait_continues_while_the_server_is_full() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -84,7 +84,7 @@ fn a_wait_goes_on_while_the_server_has_no_memory() {
 }
 
 #[test]
-fn a_wait_begins_before_there_is_a_server() {
+fn a_wait_may_begin_before_the_server_is_up() {
     unless_halted(|| {
         let mut server = Server::start().unwrap();
         let lock = crate::connect(&server.url()).lock("a");
@@ -100,7 +100,7 @@ fn a_wait_begins_before_there_is_a_server() {
 }
 
 #[test]
-fn what_has_not_passed_by_the_deadline_is_the_answer_of_all_who_wait() {
+fn all_waiters_get_a_refusal_that_lasts_until_the_deadline() {
     let wait = 700 * MS;
     at_once(NOBODY, |url| {
         let lock = Locks::connect(url).unwrap().lock("a");
@@ -116,7 +116,7 @@ fn what_has_not_passed_by_the_deadline_is_the_answer_of_all_who_wait() {
 
 /// The threads behind the head have not asked themselves.
 #[test]
-fn those_behind_a_head_whose_attempts_fail_are_told_why_and_not_that_somebody_has_the_lock() {
+fn waiters_behind_a_failing_head_get_its_error_and_not_contention() {
     unless_halted(|| {
         let fake = Fake::saying(|command, _| match command {
             "EVALSHA" | "EVAL" => b"-LOADING Redis is loading\r\n".to_vec(),
@@ -145,7 +145,7 @@ fn those_behind_a_head_whose_attempts_fail_are_told_why_and_not_that_somebody_ha
 /// Some have queued, and then wait for a connection that others use; the server answers all the
 /// time.
 #[test]
-fn too_few_replicas_are_not_called_a_silent_server() {
+fn too_few_replicas_are_not_reported_as_a_silent_server() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let options = Options::new().replicas(1, 100 * MS);

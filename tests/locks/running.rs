@@ -47,7 +47,7 @@ fn run_releases_on_return_and_on_panic() {
 }
 
 #[test]
-fn an_error_of_run_means_that_it_has_not_run() {
+fn an_error_of_run_means_that_the_closure_did_not_run() {
     unless_halted(|| {
         let mut server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -96,7 +96,7 @@ fn run_while(happens: impl Fn(&Server, &Proxy, &Lease) + Sync, check: impl Fn(Ra
 }
 
 #[test]
-fn a_release_that_is_refused_or_gets_no_answer_loses_no_value() {
+fn a_failed_release_loses_no_value() {
     let cases = [
         "NOPERM no",
         "READONLY a replica by now",
@@ -133,7 +133,7 @@ fn a_release_that_is_refused_or_gets_no_answer_loses_no_value() {
 }
 
 #[test]
-fn a_server_that_is_gone_at_the_end_loses_no_value() {
+fn a_missing_server_at_the_end_loses_no_value() {
     unless_halted(|| {
         let server = std::sync::Mutex::new(Server::start().unwrap());
         let url = server.lock().unwrap().url();
@@ -148,7 +148,7 @@ fn a_server_that_is_gone_at_the_end_loses_no_value() {
 }
 
 #[test]
-fn a_loss_is_told_and_loses_no_value() {
+fn a_loss_is_reported_and_loses_no_value() {
     unless_halted(|| {
         let deletes = |server: &Server, _: &Proxy, lease: &Lease| {
             let key = format!("lock:{}", lease.name());
@@ -171,7 +171,7 @@ fn a_loss_is_told_and_loses_no_value() {
 
 /// A refused release does not hide that the lease had ended before.
 #[test]
-fn a_loss_is_told_although_the_release_is_refused() {
+fn a_loss_is_reported_even_if_the_release_is_refused() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();

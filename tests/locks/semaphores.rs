@@ -83,7 +83,7 @@ fn never_more_than_the_permits_are_held_by_threads_of_two_processes() {
 /// The first granted thread wakes the next, because the server sent one notification for both
 /// permits.
 #[test]
-fn two_permits_that_come_free_at_once_wake_two_that_wait() {
+fn two_permits_freed_at_once_wake_two_waiters() {
     unless_halted(|| {
         let (server, locks, mut conn) = bench();
         let theirs = Locks::connect(&server.url()).unwrap();
@@ -107,7 +107,7 @@ fn two_permits_that_come_free_at_once_wake_two_that_wait() {
 
 /// The server does not report an expired permit.
 #[test]
-fn the_permit_of_a_holder_that_died_is_free_when_its_own_lease_has_ended() {
+fn a_dead_holders_permit_is_free_after_its_own_lease() {
     unless_halted(|| {
         let (_server, locks, mut conn) = bench();
         let lock = locks.semaphore("api", 2);
@@ -125,7 +125,7 @@ fn the_permit_of_a_holder_that_died_is_free_when_its_own_lease_has_ended() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_the_reason_before_anything_is_sent() {
+fn invalid_semaphores_are_refused_before_anything_is_sent() {
     let locks = Locks::connect("redis://127.0.0.1:1/").unwrap();
     let hands_over = Options::new().hand_over(4, MS);
     let lock = locks.semaphore("api", 3);
@@ -147,7 +147,7 @@ fn what_makes_no_sense_is_refused_with_the_reason_before_anything_is_sent() {
 }
 
 #[test]
-fn who_looks_sees_all_holders_and_the_free_permits_and_that_numbers_differ() {
+fn inspect_shows_all_holders_the_free_permits_and_differing_limits() {
     unless_halted(|| {
         let (_server, locks, _conn) = bench();
         let lock = locks.semaphore("api", 3);
@@ -179,7 +179,7 @@ fn who_looks_sees_all_holders_and_the_free_permits_and_that_numbers_differ() {
 }
 
 #[test]
-fn fewer_permits_than_are_held_take_none_away_and_wait_for_enough_of_them() {
+fn a_smaller_limit_takes_no_permit_away_and_waits() {
     unless_halted(|| {
         let (_server, locks, _conn) = bench();
         // With two permits a thread waits for three of these four to end, at most until the end of
@@ -213,7 +213,7 @@ fn fewer_permits_than_are_held_take_none_away_and_wait_for_enough_of_them() {
 }
 
 #[test]
-fn all_permits_that_are_taken_away_are_told_as_lost_and_are_free_at_once() {
+fn force_released_permits_are_reported_lost_and_free_at_once() {
     unless_halted(|| {
         let (server, locks, mut conn) = bench();
         let lock = locks.semaphore("api", 2);
@@ -238,7 +238,7 @@ fn all_permits_that_are_taken_away_are_told_as_lost_and_are_free_at_once() {
 
 /// The book's scores are seconds: all of its permits would look expired.
 #[test]
-fn a_sorted_set_of_the_book_is_refused_and_stays_as_it_is() {
+fn a_sorted_set_of_the_book_is_refused_and_unchanged() {
     unless_halted(|| {
         let (_server, locks, mut conn) = bench();
         let () = conn.zadd("api", "somebody", 1_764_240_000.25).unwrap();
@@ -279,7 +279,7 @@ fn the_fencing_token_of_a_mutex_with_this_name_is_kept() {
 
 /// `ZSCORE` returns a number in RESP3, and a text in RESP2.
 #[test]
-fn a_commit_finds_its_permit_whatever_protocol_the_url_names() {
+fn a_commit_finds_its_permit_with_either_protocol() {
     unless_halted(|| {
         let (server, _, mut conn) = bench();
         for protocol in ["resp2", "resp3"] {
@@ -298,7 +298,7 @@ fn a_commit_finds_its_permit_whatever_protocol_the_url_names() {
 
 /// The grant of one reports when the other's permit expires.
 #[test]
-fn two_that_wait_for_holders_that_died_have_a_permit_as_each_lease_ends() {
+fn waiters_get_the_permits_of_dead_holders_as_each_lease_expires() {
     unless_halted(|| {
         let (server, locks, _conn) = bench();
         let theirs = Locks::connect(&server.url()).unwrap().semaphore("api", 2);
@@ -320,7 +320,7 @@ fn two_that_wait_for_holders_that_died_have_a_permit_as_each_lease_ends() {
 
 /// Only the script that granted it has read it: the watchdog reads the lease later, if at all.
 #[test]
-fn who_stands_behind_the_last_permit_is_woken_when_it_is_taken_away_at_once() {
+fn a_waiter_behind_the_last_permit_is_woken_if_it_is_taken_away_at_once() {
     unless_halted(|| {
         let (server, locks, mut conn) = bench();
         let theirs = Locks::connect(&server.url()).unwrap().semaphore("api", 1);
@@ -346,7 +346,7 @@ fn who_stands_behind_the_last_permit_is_woken_when_it_is_taken_away_at_once() {
 }
 
 #[test]
-fn a_loss_is_told_at_once_after_a_renewal_too() {
+fn a_loss_is_reported_at_once_after_a_renewal_too() {
     unless_halted(|| {
         let (_server, locks, mut conn) = bench();
         let lock = locks.semaphore("api", 2);
@@ -366,7 +366,7 @@ fn a_loss_is_told_at_once_after_a_renewal_too() {
 }
 
 #[test]
-fn a_key_beside_it_that_is_no_companion_is_named() {
+fn a_foreign_companion_key_is_named() {
     let (_server, locks, mut conn) = bench();
     let () = conn.hset("{lock:api}:lease", "stock", 1).unwrap();
     let refused = locks.semaphore("api", 2).try_acquire().unwrap_err();

@@ -41,7 +41,7 @@ fn is_free(conn: &mut redis::Connection) -> bool {
 }
 
 #[test]
-fn options_of_any_lock_that_make_no_sense_are_refused_before_anything_is_sent() {
+fn invalid_options_of_any_lock_are_refused_before_anything_is_sent() {
     let locks = Locks::connect("redis://127.0.0.1:1/").unwrap();
     let with = |options| LockSet::of([locks.lock("a"), locks.lock("b").with(options)]);
     let permits = |count| LockSet::of([locks.lock("a"), locks.semaphore("b", count)]);
@@ -63,7 +63,7 @@ fn options_of_any_lock_that_make_no_sense_are_refused_before_anything_is_sent() 
 
 /// Acquires no further lock, and does not wait for one.
 #[test]
-fn a_loss_is_told_as_soon_as_the_next_lock_is_had() {
+fn a_loss_is_reported_as_soon_as_the_next_lock_is_acquired() {
     unless_halted(|| {
         let (_server, locks, mut conn) = bench();
         let theirs = locks.all_of(["b", "c"]).acquire(LONG).unwrap();
@@ -93,7 +93,7 @@ fn a_loss_is_told_as_soon_as_the_next_lock_is_had() {
 
 /// The transaction reported it. A further question would get no answer.
 #[test]
-fn a_loss_that_a_transaction_has_found_is_told_by_the_name_of_its_lock_without_another_question() {
+fn a_loss_found_by_a_transaction_names_its_lock_without_another_request() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -118,7 +118,7 @@ fn a_loss_that_a_transaction_has_found_is_told_by_the_name_of_its_lock_without_a
 
 /// Only the first release waits for an answer, for half a second.
 #[test]
-fn a_release_beside_a_silent_server_takes_the_time_of_one() {
+fn releasing_all_from_a_silent_server_takes_one_timeout() {
     unless_halted(|| {
         let (server, _, mut conn) = bench();
         let locks = impatient(&server.url(), 500 * MS, 4);
@@ -142,7 +142,7 @@ fn a_release_beside_a_silent_server_takes_the_time_of_one() {
 }
 
 #[test]
-fn locks_of_one_name_under_two_prefixes_are_told_apart_by_their_keys() {
+fn locks_of_one_name_with_two_prefixes_are_distinguished_by_their_keys() {
     unless_halted(|| {
         let (_server, locks, _conn) = bench();
         let [order, account] = ["order:", "account:"]
@@ -160,7 +160,7 @@ fn locks_of_one_name_under_two_prefixes_are_told_apart_by_their_keys() {
 }
 
 #[test]
-fn locks_of_two_connects_are_held_together_and_not_written_under() {
+fn locks_of_two_connects_are_held_together_but_cannot_commit() {
     unless_halted(|| {
         let (server, ours, mut conn) = bench();
         let theirs = crate::connect(&server.url());
@@ -177,7 +177,7 @@ fn locks_of_two_connects_are_held_together_and_not_written_under() {
 
 /// With the old prefixes, the two locks of one key are not adjacent.
 #[test]
-fn a_new_prefix_makes_a_new_order() {
+fn a_new_prefix_changes_the_order() {
     let locks = Locks::connect("redis://127.0.0.1:1/").unwrap();
     let named = |prefix, name| locks.lock(name).with(Options::new().prefix(prefix));
     let set = LockSet::of([named("a:", "x"), named("b:", "c"), named("c:", "x")]);
@@ -192,7 +192,7 @@ fn a_new_prefix_makes_a_new_order() {
 
 /// The first is acquired shortly before the deadline, and the second not at all.
 #[test]
-fn all_locks_share_one_deadline_and_the_lease_that_ends_first_counts() {
+fn all_locks_share_one_deadline_and_the_first_expiry_counts() {
     unless_halted(|| {
         let (_server, locks, _conn) = bench();
         let held = BOTH.map(|name| locks.lock(name).acquire(LONG).unwrap());
@@ -281,7 +281,7 @@ fn a_panic_in_a_transaction_leaves_nothing_watched_and_all_held() {
 /// A commit without an answer may be executed later. So each lock has to change on the server
 /// before it has another holder.
 #[test]
-fn only_after_a_commit_without_an_answer_none_of_the_locks_is_handed_over() {
+fn only_an_unanswered_commit_prevents_the_hand_over_of_a_set() {
     unless_halted(|| {
         for is_answered in [true, false] {
             commits_and_hands_over(is_answered);
@@ -325,7 +325,7 @@ fn commits_and_hands_over(is_answered: bool) {
 }
 
 #[test]
-fn a_callback_is_dropped_uncalled_by_a_release_and_no_wait_goes_on() {
+fn a_release_drops_callbacks_uncalled_and_ends_waits() {
     unless_halted(|| {
         let (_server, locks, mut conn) = bench();
         let leases = locks.all_of(BOTH).acquire(LONG).unwrap();

@@ -34,7 +34,7 @@ fn keys(conn: &mut redis::Connection) -> Vec<String> {
 }
 
 #[test]
-fn all_kinds_are_held_together_and_released_together() {
+fn all_kinds_are_held_and_released_together() {
     unless_halted(|| {
         let (_server, locks, mut conn) = bench();
         let leases = LockSet::of(every_kind(&locks)).acquire(LONG).unwrap();
@@ -52,7 +52,7 @@ fn all_kinds_are_held_together_and_released_together() {
 }
 
 #[test]
-fn where_one_is_not_had_none_is_held_and_the_error_names_it_and_its_holder() {
+fn a_busy_lock_leaves_none_held_and_the_error_names_it_and_its_holder() {
     unless_halted(|| {
         let (_server, locks, mut conn) = bench();
         let held = locks.lock("b").acquire(LONG).unwrap();
@@ -76,7 +76,7 @@ fn where_one_is_not_had_none_is_held_and_the_error_names_it_and_its_holder() {
 
 /// In the callers' orders they would wait for each other until their time limits.
 #[test]
-fn sets_in_opposite_orders_do_not_wait_for_each_other_in_a_circle() {
+fn sets_in_opposite_orders_do_not_deadlock() {
     unless_halted(|| {
         let (server, ours, _conn) = bench();
         let theirs = crate::connect(&server.url());
@@ -96,7 +96,7 @@ fn sets_in_opposite_orders_do_not_wait_for_each_other_in_a_circle() {
 }
 
 #[test]
-fn what_is_held_is_kept_alive_while_the_next_is_waited_for() {
+fn held_locks_are_renewed_while_the_next_is_awaited() {
     unless_halted(|| {
         let (_server, locks, _conn) = bench();
         let short = locks.with(Options::new().lease(600 * MS));
@@ -115,7 +115,7 @@ fn what_is_held_is_kept_alive_while_the_next_is_waited_for() {
 
 /// It is not renewed, so it has expired when the other one is acquired.
 #[test]
-fn one_that_is_lost_while_another_is_waited_for_is_told_and_none_is_held() {
+fn a_lock_lost_while_waiting_for_another_is_reported_and_none_is_held() {
     unless_halted(|| {
         let (_server, locks, mut conn) = bench();
         let held = locks.lock("b").acquire(LONG).unwrap();
@@ -137,7 +137,7 @@ fn one_that_is_lost_while_another_is_waited_for_is_told_and_none_is_held() {
 }
 
 #[test]
-fn a_set_that_makes_no_sense_is_refused_before_anything_is_sent() {
+fn an_invalid_set_is_refused_before_anything_is_sent() {
     let locks = Locks::connect("redis://127.0.0.1:1/").unwrap();
     let other_prefix = locks.with(Options::new().prefix("lock:a"));
     let sets = [
@@ -160,7 +160,7 @@ fn a_set_that_makes_no_sense_is_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn the_loss_of_any_is_told_by_its_name_and_the_others_are_released() {
+fn a_loss_names_its_lock_and_the_others_are_released() {
     unless_halted(|| {
         let (_server, locks, mut conn) = bench();
         let leases = locks.all_of(["a", "b", "c"]).acquire(LONG).unwrap();
@@ -189,7 +189,7 @@ fn the_loss_of_any_is_told_by_its_name_and_the_others_are_released() {
 }
 
 #[test]
-fn it_is_written_only_while_all_are_held() {
+fn a_commit_writes_only_while_all_locks_are_held() {
     unless_halted(|| {
         let (_server, locks, mut conn) = bench();
         let locks = locks.with(Options::new().hand_over(0, Duration::ZERO));
@@ -240,7 +240,7 @@ fn n_free_locks_cost_n_round_trips_and_so_does_their_release() {
 }
 
 #[test]
-fn a_cancel_ends_the_wait_for_any_of_them_and_none_is_held() {
+fn a_cancel_ends_the_wait_for_a_set_and_none_is_held() {
     unless_halted(|| {
         let (_server, locks, mut conn) = bench();
         let cancel = Cancel::new();
@@ -260,7 +260,7 @@ fn a_cancel_ends_the_wait_for_any_of_them_and_none_is_held() {
 
 /// All drops share one time-out.
 #[test]
-fn a_drop_beside_a_silent_server_takes_the_time_of_one() {
+fn dropping_all_beside_a_silent_server_takes_one_timeout() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = Locks::connect(&server.url()).unwrap();
@@ -277,7 +277,7 @@ fn a_drop_beside_a_silent_server_takes_the_time_of_one() {
 
 /// The order of a set does not cover a lock acquired while the set is held.
 #[test]
-fn a_single_lock_within_a_set_can_close_a_circle_which_ends_with_the_shorter_wait() {
+fn a_single_lock_within_a_set_can_deadlock_until_the_shorter_wait_ends() {
     unless_halted(|| {
         let (server, ours, _conn) = bench();
         let theirs = crate::connect(&server.url());
@@ -298,7 +298,7 @@ fn a_single_lock_within_a_set_can_close_a_circle_which_ends_with_the_shorter_wai
 /// A thread that acquires its locks one by one, in another order, can form a circle with a set
 /// until one gives up.
 #[test]
-fn a_set_beside_who_takes_its_locks_one_by_one_in_another_order_waits_for_the_shorter_wait_only() {
+fn a_set_beside_single_locks_in_another_order_deadlocks_until_the_shorter_wait_ends() {
     unless_halted(|| {
         let (server, ours, _conn) = bench();
         let theirs = crate::connect(&server.url());

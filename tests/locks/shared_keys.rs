@@ -44,7 +44,7 @@ fn touch(conn: &mut Connection, key: &str) {
 }
 
 #[test]
-fn one_change_of_a_key_costs_a_process_one_question_however_many_holds_it_has() {
+fn a_changed_key_costs_a_process_one_request_for_all_its_holds() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -69,7 +69,7 @@ fn one_change_of_a_key_costs_a_process_one_question_however_many_holds_it_has() 
 }
 
 #[test]
-fn each_holder_of_a_key_is_told_when_it_is_deleted_in_a_few_round_trips() {
+fn all_holders_learn_of_a_deleted_key_in_a_few_round_trips() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut conn = server.connection().unwrap();
@@ -92,7 +92,7 @@ fn each_holder_of_a_key_is_told_when_it_is_deleted_in_a_few_round_trips() {
 /// The server reports one change per read. So when the oldest holder is released before its read,
 /// the next holder takes over that read.
 #[test]
-fn who_is_left_is_told_of_a_loss_though_the_oldest_holder_went_before_it_was_looked_at() {
+fn remaining_holders_learn_of_a_loss_after_the_oldest_released() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let locks = crate::connect(&server.url());

@@ -64,7 +64,7 @@ fn assert_nothing_is_watched(pool: &Pool, other: &mut Connection, keys: &[&str])
 
 /// A shop in which users have a hash with stock and debts, and orders are locked, not users.
 #[test]
-fn eight_threads_of_which_two_are_the_same_user_overdraw_nobody_and_lose_nothing() {
+fn eight_threads_overdraw_no_account_and_lose_no_money() {
     const USERS: u32 = 4;
     const ORDERS: usize = 200;
     unless_halted(|| {
@@ -162,7 +162,7 @@ fn pays_while_another_changes(times: u32) -> (Result<bool>, i64, u32) {
 }
 
 #[test]
-fn it_starts_again_when_a_key_changed() {
+fn it_restarts_if_a_key_changed() {
     let (paid, left, attempts) = pays_while_another_changes(1);
     assert!(paid.unwrap());
     assert_eq!((left, attempts), (7, 2));
@@ -170,14 +170,14 @@ fn it_starts_again_when_a_key_changed() {
 
 #[test]
 #[ignore = "five seconds: cargo test --test locks for_ever -- --ignored"]
-fn it_does_not_start_again_for_ever() {
+fn it_does_not_restart_for_ever() {
     let (paid, left, attempts) = pays_while_another_changes(u32::MAX);
     assert!(matches!(paid, Err(Error::Contended { .. })), "{paid:?}");
     assert!(left == 12 && attempts > 2, "{left}, {attempts}");
 }
 
 #[test]
-fn of_any_kind_it_is_executed_while_the_lock_is_held_and_not_when_it_is_lost() {
+fn it_runs_under_every_kind_of_lock_and_not_after_a_loss() {
     unless_halted(|| {
         let mut bench = bench();
         let () = bench.conn.set("wallet", 100).unwrap();
@@ -205,7 +205,7 @@ fn of_any_kind_it_is_executed_while_the_lock_is_held_and_not_when_it_is_lost() {
 }
 
 #[test]
-fn a_lock_that_is_lost_between_reading_and_writing_is_noticed() {
+fn a_lock_lost_between_reading_and_writing_is_noticed() {
     unless_halted(|| {
         let mut bench = bench();
         let () = bench.conn.set("wallet", 100).unwrap();
@@ -226,7 +226,7 @@ fn a_lock_that_is_lost_between_reading_and_writing_is_noticed() {
 type Ending = fn(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<()>;
 
 #[test]
-fn nothing_is_left_watched_or_written_however_it_ends() {
+fn no_outcome_leaves_a_watch_or_a_write() {
     let endings: [(&str, Ending); 11] = [
         ("nothing is read or written", |_, _| Ok(())),
         ("only read", |conn, _| {
@@ -312,7 +312,7 @@ fn nothing_is_left_watched_or_written_however_it_ends() {
 }
 
 #[test]
-fn a_panic_when_it_starts_again_leaves_nothing_watched() {
+fn a_panic_in_a_restart_leaves_no_watch() {
     unless_halted(|| {
         let mut bench = bench();
         let () = bench.conn.set("wallet", 100).unwrap();
@@ -337,7 +337,7 @@ fn a_panic_when_it_starts_again_leaves_nothing_watched() {
 }
 
 #[test]
-fn the_books_try_finally_gives_the_lock_back_on_a_panic_and_tells_of_a_loss() {
+fn the_books_try_finally_releases_on_a_panic_and_reports_a_loss() {
     unless_halted(|| {
         let mut bench = bench();
         let mut conn = bench.server.connection().unwrap();
@@ -399,7 +399,7 @@ fn a_transaction_waits_for_its_lock_and_then_reads_what_is_there() {
 }
 
 #[test]
-fn a_renewal_that_comes_between_only_starts_it_again() {
+fn a_renewal_in_between_only_restarts_it() {
     unless_halted(|| {
         let mut bench = bench();
         let () = bench.conn.set("wallet", 100).unwrap();
@@ -493,7 +493,7 @@ impl Elsewhere {
 }
 
 #[test]
-fn what_the_closure_met_elsewhere_ends_the_transaction_and_not_the_lease() {
+fn a_foreign_error_of_the_closure_ends_the_transaction_and_not_the_lease() {
     at_once(ELSEWHERE, |elsewhere| {
         let mut bench = bench();
         // So there are fencing tokens for hand-overs.
@@ -532,7 +532,7 @@ fn what_the_closure_met_elsewhere_ends_the_transaction_and_not_the_lease() {
 }
 
 #[test]
-fn what_the_closure_met_elsewhere_leaves_no_lock_behind() {
+fn a_foreign_error_of_the_closure_leaves_no_lock() {
     at_once(ELSEWHERE, |elsewhere| {
         let mut bench = bench();
         let mut conn = bench.server.connection().unwrap();
@@ -557,7 +557,7 @@ fn what_the_closure_met_elsewhere_leaves_no_lock_behind() {
 }
 
 #[test]
-fn a_refusal_that_the_closure_passed_over_does_not_replace_its_error() {
+fn a_refusal_ignored_by_the_closure_does_not_replace_its_error() {
     unless_halted(|| {
         let mut bench = bench();
         let () = bench.conn.lpush("list", 1).unwrap();
@@ -585,7 +585,7 @@ fn a_refusal_that_the_closure_passed_over_does_not_replace_its_error() {
 }
 
 #[test]
-fn what_is_not_packed_as_commands_is_not_sent_while_something_is_watched() {
+fn raw_bytes_are_not_sent_while_keys_are_watched() {
     unless_halted(|| {
         let two = [redis::cmd("PING"), redis::cmd("PING")];
         let two: Vec<u8> = two
@@ -623,7 +623,7 @@ fn what_is_not_packed_as_commands_is_not_sent_while_something_is_watched() {
 }
 
 #[test]
-fn a_transaction_that_what_ran_has_left_open_is_discarded_and_the_lock_given_back() {
+fn a_transaction_left_open_by_a_closure_is_discarded_and_the_lock_released() {
     unless_halted(|| {
         let mut bench = bench();
         let mut conn = bench.server.connection().unwrap();
@@ -647,7 +647,7 @@ fn a_transaction_that_what_ran_has_left_open_is_discarded_and_the_lock_given_bac
 }
 
 #[test]
-fn a_lock_that_was_not_to_be_had_leaves_nothing_watched_although_an_answer_was_late() {
+fn a_busy_lock_leaves_no_watch_even_after_a_late_answer() {
     unless_halted(|| {
         let mut bench = bench();
         let () = bench.conn.set("lock:a", "somebody else").unwrap();

@@ -29,7 +29,7 @@ fn keys(conn: &mut Connection) -> Vec<String> {
 }
 
 #[test]
-fn a_lock_without_a_fencing_token_is_one_set_and_leaves_nothing() {
+fn an_unfenced_lock_is_one_set_and_leaves_nothing() {
     unless_halted(|| {
         let (server, _, mut conn) = start();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -53,7 +53,7 @@ fn a_lock_without_a_fencing_token_is_one_set_and_leaves_nothing() {
 }
 
 #[test]
-fn it_is_renewed_told_of_and_seen_like_any_other_but_by_name() {
+fn it_is_renewed_and_inspected_like_any_other_but_without_a_holder_name() {
     unless_halted(|| {
         let (_server, locks, mut conn) = start();
         let lock = locks.lock("a").with(unfenced().lease(3_600 * MS));
@@ -76,7 +76,7 @@ fn it_is_renewed_told_of_and_seen_like_any_other_but_by_name() {
 }
 
 #[test]
-fn with_and_without_a_fencing_token_they_exclude_and_wake_each_other() {
+fn fenced_and_unfenced_locks_exclude_and_wake_each_other() {
     unless_halted(|| {
         let (server, locks, _conn) = start();
         let others = crate::plainly(&server.url());
@@ -105,7 +105,7 @@ fn with_and_without_a_fencing_token_they_exclude_and_wake_each_other() {
 
 /// The bare command refuses its own token.
 #[test]
-fn what_an_attempt_without_an_answer_has_taken_is_recognised() {
+fn a_lock_taken_by_an_unanswered_attempt_is_recognised() {
     unless_halted(|| {
         let (server, _, mut conn) = start();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -175,7 +175,7 @@ fn in_turn(first: &Lock, others: &[Lock]) -> Vec<bool> {
 }
 
 #[test]
-fn without_a_fencing_token_it_is_handed_over_from_the_first_hold_on() {
+fn an_unfenced_lock_is_handed_over_from_the_first_hold_on() {
     unless_halted(|| {
         let (_server, locks, mut conn) = start();
         let lock = locks.lock("a").with(unfenced().hand_over(100, LONG));
@@ -186,7 +186,7 @@ fn without_a_fencing_token_it_is_handed_over_from_the_first_hold_on() {
 }
 
 #[test]
-fn who_waits_for_a_fencing_token_is_not_handed_a_lock_without_one() {
+fn a_waiter_for_a_fencing_token_is_not_handed_an_unfenced_lock() {
     unless_halted(|| {
         let (_server, locks, mut conn) = start();
         let () = conn.hset(COMPANION, "fence", 1).unwrap();
@@ -202,7 +202,7 @@ fn who_waits_for_a_fencing_token_is_not_handed_a_lock_without_one() {
 }
 
 #[test]
-fn the_other_kinds_keep_what_they_need_beside_them() {
+fn the_other_kinds_keep_their_companion_keys() {
     unless_halted(|| {
         let (_server, locks, _conn) = start();
         for (lock, fenced) in [

@@ -49,7 +49,7 @@ fn all_are_woken(within: Duration, locks: &[&Lock], happens: impl FnOnce()) {
 }
 
 #[test]
-fn by_a_release_of_its_own_process() {
+fn a_waiter_missed_a_release_of_its_own_process() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         set_user(&server, &["-client", "+client|id"]);
@@ -66,7 +66,7 @@ fn by_a_release_of_its_own_process() {
 }
 
 #[test]
-fn by_the_loss_of_a_listener_that_does_not_come_back() {
+fn a_listener_is_lost_and_does_not_come_back() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = crate::connect(&server.url());
@@ -86,7 +86,7 @@ fn by_the_loss_of_a_listener_that_does_not_come_back() {
 
 /// Each attempt to listen opens a connection; the proxy refuses it permanently.
 #[test]
-fn a_server_that_lets_nobody_listen_is_seldom_asked() {
+fn a_server_without_tracking_is_polled_rarely() {
     for forbidden in ["-subscribe", "-client"] {
         let server = Server::start().unwrap();
         set_user(&server, &[forbidden]);
@@ -110,7 +110,7 @@ fn a_server_that_lets_nobody_listen_is_seldom_asked() {
 /// The server no longer tracks the keys read on the closed connection, and only one of the two
 /// threads notices.
 #[test]
-fn by_another_of_its_process_that_needs_a_new_connection() {
+fn another_waiter_of_the_process_needs_a_new_connection() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks =
@@ -130,7 +130,7 @@ fn by_another_of_its_process_that_needs_a_new_connection() {
 
 /// Only the script that wrote the lock has read it: the watchdog reads the lease later.
 #[test]
-fn by_a_deletion_as_soon_as_the_one_before_has_it() {
+fn the_lock_is_deleted_right_after_the_previous_grant() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let options = crate::options().lease(3 * LONG).renewal(false);
@@ -159,7 +159,7 @@ fn by_a_deletion_as_soon_as_the_one_before_has_it() {
 
 /// The server drops a key when it tracks another, and does not notify the client that read it.
 #[test]
-fn by_the_second_that_has_passed_where_the_server_cannot_track_all_keys() {
+fn a_waiter_polls_each_second_if_the_server_cannot_track_all_keys() {
     unless_halted(|| {
         let server = Server::start_with(&["--tracking-table-max-keys", "1"]).unwrap();
         let locks = crate::connect(&server.url());
@@ -179,7 +179,7 @@ fn by_the_second_that_has_passed_where_the_server_cannot_track_all_keys() {
 }
 
 #[test]
-fn by_the_second_that_has_passed_after_a_swap_of_databases() {
+fn a_waiter_polls_each_second_after_a_swap_of_databases() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = crate::connect(&server.url());
@@ -197,7 +197,7 @@ fn by_the_second_that_has_passed_after_a_swap_of_databases() {
 
 /// The server does not report the `SWAPDB` that removes the lock either.
 #[test]
-fn a_holder_is_told_of_a_loss_within_a_third_of_its_lease() {
+fn a_holder_learns_of_a_loss_within_a_third_of_its_lease() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let options = crate::options().lease(3_000 * MS);

@@ -76,7 +76,7 @@ fn bench() -> Bench {
 }
 
 #[test]
-fn a_wait_that_the_server_ends() {
+fn a_wait_ended_by_the_server() {
     unless_halted(|| {
         let Bench {
             mut server,
@@ -117,7 +117,7 @@ fn a_wait_that_the_server_ends() {
 }
 
 #[test]
-fn a_wait_that_ends_before_anything_is_sent() {
+fn a_wait_that_ends_before_the_first_request() {
     let Bench { locks, waits, .. } = bench();
     let lock = locks.lock("a");
     assert!(locks.lock("").acquire(LONG).is_err());
@@ -133,7 +133,7 @@ fn a_wait_that_ends_before_anything_is_sent() {
 }
 
 #[test]
-fn a_wait_that_its_caller_or_another_thread_ends() {
+fn a_wait_ended_by_its_caller_or_another_thread() {
     unless_halted(|| {
         let Bench {
             locks,
@@ -172,7 +172,7 @@ fn a_wait_that_its_caller_or_another_thread_ends() {
 
 /// All hooks of an event are called, even after one that panics.
 #[test]
-fn hooks_of_several_are_all_told() {
+fn all_hooks_are_called() {
     struct Panics;
     impl Events for Panics {
         fn waiting(&self, _: &Waiting<'_>) {

@@ -27,7 +27,7 @@ pub(crate) fn waiting(lock: &Lock) -> usize {
 }
 
 #[test]
-fn threads_are_served_in_the_order_in_which_they_came() {
+fn threads_are_served_in_order_of_arrival() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = crate::connect(&server.url());
@@ -54,7 +54,7 @@ fn threads_are_served_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn a_wait_ends_at_its_time_in_any_place() {
+fn a_wait_ends_at_its_deadline_in_any_place() {
     let server = Server::start().unwrap();
     // One connection per thread: a wait for a connection may end with a pool error.
     let pool = Pool::builder().max_size(20).connect(&server.url()).unwrap();
@@ -112,7 +112,7 @@ fn a_wait_ends_at_its_time_in_any_place() {
 
 /// Each of their calls uses the heads' shared connection for as long as it waits for replicas.
 #[test]
-fn a_wait_ends_at_its_time_beside_waits_that_want_replicas() {
+fn a_wait_ends_at_its_deadline_beside_waits_for_replicas() {
     const HEADS: usize = 8;
     unless_halted(|| {
         let server = Server::start().unwrap();
@@ -144,7 +144,7 @@ fn a_wait_ends_at_its_time_beside_waits_that_want_replicas() {
 }
 
 #[test]
-fn whoever_has_less_time_than_a_round_trip_is_told_that_the_lock_is_contended() {
+fn a_wait_shorter_than_a_round_trip_reports_contention() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let _held = crate::connect(&server.url()).lock("a").acquire(LONG);
@@ -170,7 +170,7 @@ fn whoever_has_less_time_than_a_round_trip_is_told_that_the_lock_is_contended() 
 }
 
 #[test]
-fn whatever_frees_a_lock_wakes_who_waits() {
+fn whatever_frees_a_lock_wakes_a_waiter() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = crate::connect(&server.url());
@@ -221,7 +221,7 @@ fn whatever_frees_a_lock_wakes_who_waits() {
 }
 
 #[test]
-fn the_books_own_functions_and_we_wake_each_other() {
+fn the_books_functions_and_locks_wake_each_other() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = crate::connect(&server.url());
@@ -245,7 +245,7 @@ fn the_books_own_functions_and_we_wake_each_other() {
 }
 
 #[test]
-fn an_end_that_passes_wakes_who_waits() {
+fn an_expiry_wakes_a_waiter() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
     let all = [
@@ -289,7 +289,7 @@ fn an_end_that_passes_wakes_who_waits() {
 }
 
 #[test]
-fn a_writers_intent_that_is_left_behind_keeps_a_reader_out_for_a_second() {
+fn an_abandoned_writers_intent_blocks_readers_for_a_second() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = crate::connect(&server.url());
@@ -305,7 +305,7 @@ fn a_writers_intent_that_is_left_behind_keeps_a_reader_out_for_a_second() {
 }
 
 #[test]
-fn a_writer_gets_in_among_readers_that_keep_coming() {
+fn a_writer_is_not_starved_by_steady_readers() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = crate::connect(&server.url());
@@ -359,7 +359,7 @@ fn readers_come_in_together() {
 }
 
 #[test]
-fn where_tracking_is_refused_it_asks_again() {
+fn without_tracking_a_waiter_polls() {
     unless_halted(|| {
         let (server, mut conn) = start();
         redis::cmd("ACL")

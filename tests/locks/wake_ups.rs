@@ -19,7 +19,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 /// The holder keeps the lock: only the server's notification can wake the next thread.
 #[test]
-fn a_wake_up_that_comes_while_the_head_is_being_granted_the_lock_wakes_the_next() {
+fn a_wake_up_during_a_grant_wakes_the_next_waiter() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -58,7 +58,7 @@ fn a_wake_up_that_comes_while_the_head_is_being_granted_the_lock_wakes_the_next(
 
 /// The server refuses to track.
 #[test]
-fn after_a_holder_of_this_process_the_next_is_in_at_the_end_of_the_lease_though_nobody_says_so() {
+fn the_next_waiter_gets_an_expired_lock_without_a_message() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         redis::cmd("ACL")

@@ -42,7 +42,7 @@ fn ours(nodes: &Nodes, key: &str) -> PooledConnection {
 }
 
 #[test]
-fn the_reentrant_locks_of_the_document_and_ours_exclude_each_other_on_each_shard() {
+fn the_documents_reentrant_locks_and_ours_exclude_each_other_on_each_shard() {
     let (cluster, nodes, tags) = cluster("document");
     let owner = Owner::new("ours").unwrap();
     for tag in tags {
@@ -74,7 +74,7 @@ fn the_reentrant_locks_of_the_document_and_ours_exclude_each_other_on_each_shard
 }
 
 #[test]
-fn the_cluster_edition_of_the_article_and_ours_exclude_each_other_on_each_shard() {
+fn the_articles_cluster_edition_and_ours_exclude_each_other_on_each_shard() {
     let (cluster, nodes, tags) = cluster("article");
     for tag in tags {
         let key = &format!("{tag}:prices");
@@ -99,7 +99,7 @@ fn the_cluster_edition_of_the_article_and_ours_exclude_each_other_on_each_shard(
 
 /// There its two keys need a tag.
 #[test]
-fn the_two_keys_of_the_article_and_ours_exclude_each_other_with_a_tag() {
+fn the_articles_two_keys_and_ours_exclude_each_other_with_a_hash_tag() {
     let (cluster, nodes, tags) = cluster("two-keys");
     for tag in tags {
         let names = [&*format!("{tag}:readKey"), &*format!("{tag}:writeKey")];

@@ -26,7 +26,7 @@ fn replicated(group: &Sentinels, master: usize) {
 /// The old master keeps its connections open, and is silent for ten seconds.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn after_a_planned_failover_a_lease_stands_and_a_waiter_gets_it_on_the_new_master() {
+fn a_lease_survives_a_planned_failover_and_a_waiter_gets_the_lock_there() {
     let group = Sentinels::start().unwrap();
     let (holder, waiter) = (connect(&group.url()), connect(&group.url()));
     let lease = holder
@@ -63,7 +63,7 @@ fn after_a_planned_failover_a_lease_stands_and_a_waiter_gets_it_on_the_new_maste
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_deposed_master_grants_nothing_any_more_two_seconds_after_the_failover() {
+fn a_deposed_master_grants_nothing_two_seconds_after_the_failover() {
     let group = Sentinels::start().unwrap();
     let locks = connect(&group.url());
     let pool = Pool::connect(&group.url()).unwrap();
@@ -100,7 +100,7 @@ fn a_deposed_master_grants_nothing_any_more_two_seconds_after_the_failover() {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn after_a_crash_the_lease_stands_and_the_next_gets_the_lock() {
+fn a_lease_survives_a_crash_and_a_waiter_gets_the_lock() {
     let mut group = Sentinels::start().unwrap();
     let (holder, waiter) = (connect(&group.url()), connect(&group.url()));
     let lease = holder
@@ -141,7 +141,7 @@ fn after_a_crash_the_lease_stands_and_the_next_gets_the_lock() {
 /// A lock that had not reached the promoted replica is lost, and its holder is notified.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_lock_that_was_lost_with_its_master_is_told_to_its_holder() {
+fn a_holder_learns_that_its_lock_was_lost_with_the_master() {
     let plan = Plan {
         gated: true,
         ..Plan::default()
@@ -179,7 +179,7 @@ fn a_lock_that_was_lost_with_its_master_is_told_to_its_holder() {
 /// `SENTINEL REMOVE` and `SENTINEL MONITOR` restart the configuration epoch at 0.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn where_sentinels_watch_the_same_master_anew_connections_are_opened_as_before() {
+fn sentinels_that_restart_with_the_same_master_open_connections_as_before() {
     let group = Sentinels::start().unwrap();
     let locks = connect(&group.url());
     drop(locks.lock("warm").acquire(LONG).unwrap());
@@ -213,7 +213,7 @@ fn where_sentinels_watch_the_same_master_anew_connections_are_opened_as_before()
 /// successor.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn what_a_silent_master_grants_after_its_successor_is_known_is_no_lock() {
+fn a_silent_masters_late_grant_is_refused_once_its_successor_is_known() {
     let group = Sentinels::start().unwrap();
     let patient = Pool::builder().io_timeout(20 * LEASE).connect(&group.url());
     let locks = Locks::new(&patient.unwrap()).unwrap();

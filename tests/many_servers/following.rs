@@ -252,7 +252,7 @@ impl Work {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_slot_that_moves_to_and_fro_loses_no_write_and_lets_nobody_in_twice() {
+fn a_slot_that_moves_back_and_forth_loses_no_write_and_no_exclusion() {
     let cluster = shared();
     let tag = cluster.tag(2, "following").unwrap();
     let slot = [cluster.slot_of(&tag).unwrap()];
@@ -279,7 +279,7 @@ fn a_slot_that_moves_to_and_fro_loses_no_write_and_lets_nobody_in_twice() {
 /// sure that a replica has its lock.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_crash_of_a_master_lets_nobody_in_twice() {
+fn a_crash_of_a_master_keeps_exclusion() {
     let mut cluster = Cluster::planned(Duration::from_millis(500), false).unwrap();
     for round in 0..3 {
         let tag = cluster.tag(0, &format!("crash-{round}")).unwrap();
@@ -315,7 +315,7 @@ fn a_crash_of_a_master_lets_nobody_in_twice() {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_planned_failover_loses_no_write_and_lets_nobody_in_twice() {
+fn a_planned_failover_loses_no_write_and_keeps_exclusion() {
     let cluster = Cluster::start().unwrap();
     let tag = cluster.tag(0, "following").unwrap();
     let work = Work::on(&cluster, &tag);
@@ -329,7 +329,7 @@ fn a_planned_failover_loses_no_write_and_lets_nobody_in_twice() {
 
 /// It cannot be released on the node where it was acquired.
 #[test]
-fn a_lock_that_moves_away_under_its_transaction_is_told_with_its_token() {
+fn a_lock_that_moves_during_a_transaction_is_reported_with_its_token() {
     let cluster = shared();
     let tag = cluster.tag(1, "away").unwrap();
     let slot = [cluster.slot_of(&tag).unwrap()];
@@ -354,7 +354,7 @@ fn a_lock_that_moves_away_under_its_transaction_is_told_with_its_token() {
 }
 
 #[test]
-fn a_lock_that_moves_away_under_what_runs_is_told_with_its_token() {
+fn a_lock_that_moves_during_a_closure_is_reported_with_its_token() {
     let cluster = shared();
     let tag = cluster.tag(2, "ran").unwrap();
     let slot = [cluster.slot_of(&tag).unwrap()];

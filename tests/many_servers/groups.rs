@@ -18,7 +18,7 @@ fn take(conn: &mut Connection, name: &str) {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn sentinels_fail_over_when_they_are_asked_to() {
+fn sentinels_fail_over_on_request() {
     let group = Sentinels::start().unwrap();
     assert_eq!(group.master().unwrap(), 0);
     take(&mut group.servers[0].connection().unwrap(), "a");
@@ -31,7 +31,7 @@ fn sentinels_fail_over_when_they_are_asked_to() {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_lock_that_no_replica_has_got_is_lost_with_its_master() {
+fn a_lock_on_no_replica_is_lost_with_its_master() {
     let plan = Plan {
         gated: true,
         ..Plan::default()
@@ -51,7 +51,7 @@ fn a_lock_that_no_replica_has_got_is_lost_with_its_master() {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_cluster_fails_over_when_it_is_asked_to_and_when_a_master_dies() {
+fn a_cluster_fails_over_on_request_and_when_a_master_dies() {
     let mut cluster = Cluster::planned(Duration::from_millis(500), true).unwrap();
     assert_eq!(cluster.master_of("lock:a").unwrap(), 1);
     take(&mut cluster.nodes[1].connection().unwrap(), "a");

@@ -205,7 +205,7 @@ fn the_password_of_a_cluster_is_replaced_under_load() {
 
 /// The server rejects the old password before the function returns the new one.
 #[test]
-fn a_lock_outlives_a_password_that_comes_late() {
+fn a_lock_survives_a_late_password() {
     let server = Server::start().unwrap();
     let (mut app, vault) = (App::on(&[&server]), Vault::with("0"));
     let settings = vault.settings("app");
@@ -236,7 +236,7 @@ fn why_not(pool: &Pool) -> String {
 }
 
 #[test]
-fn a_function_that_fails_or_panics_is_the_reason_why_there_is_no_connection() {
+fn a_failed_or_panicked_login_function_is_the_reason_in_the_error() {
     let server = Server::start().unwrap();
     let fails = || Err(anyhow::anyhow!("no route").context("no token").into());
     let pool = Pool::builder().login(fails).connect(&server.url());
@@ -251,7 +251,7 @@ fn a_function_that_fails_or_panics_is_the_reason_why_there_is_no_connection() {
 }
 
 #[test]
-fn who_waits_for_a_lock_waits_for_a_function_that_fails() {
+fn a_wait_continues_while_the_login_function_fails() {
     let server = Server::start().unwrap();
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
@@ -266,7 +266,7 @@ fn who_waits_for_a_lock_waits_for_a_function_that_fails() {
 }
 
 #[test]
-fn a_function_that_takes_too_long_is_an_error_and_the_call_ends_in_time() {
+fn a_slow_login_function_is_an_error_within_the_deadline() {
     let server = Server::start().unwrap();
     let slow = || {
         thread::sleep(200 * MS);
@@ -286,7 +286,7 @@ fn a_function_that_takes_too_long_is_an_error_and_the_call_ends_in_time() {
 }
 
 #[test]
-fn the_function_and_the_password_are_shown_nowhere() {
+fn the_password_of_a_login_function_is_never_printed() {
     let server = Server::start_with(&["--requirepass", "another"]).unwrap();
     let vault = Vault::with("secret");
     let settings = vault.settings("app");

@@ -143,7 +143,7 @@ fn options() -> Options {
 
 #[test]
 #[ignore = "minutes: cargo test --release --test many_servers long:: -- --ignored --nocapture --test-threads 1"]
-fn no_two_hold_a_lock_that_a_replica_has_to_have_through_crashes() {
+fn one_required_replica_keeps_exclusion_through_crashes() {
     let confirmed = options().replicas(1, 100 * MS);
     assert_eq!(run(Way::Crash, &confirmed), 0);
 }
@@ -152,7 +152,7 @@ fn no_two_hold_a_lock_that_a_replica_has_to_have_through_crashes() {
 /// grants.
 #[test]
 #[ignore = "minutes: cargo test --release --test many_servers long:: -- --ignored --nocapture --test-threads 1"]
-fn no_two_hold_a_lock_that_all_replicas_have_to_have_through_planned_failovers() {
+fn requiring_all_replicas_keeps_exclusion_through_planned_failovers() {
     let confirmed = options().replicas(2, 100 * MS);
     assert_eq!(run(Way::Planned, &confirmed), 0);
 }
@@ -162,8 +162,8 @@ fn no_two_hold_a_lock_that_all_replicas_have_to_have_through_planned_failovers()
 ///
 /// The lease is so short that a lock whose release is lost blocks no thread there.
 #[test]
-#[ignore = "minutes: LEASEHOLD_FAILOVERS=5 cargo test --test many_servers long::at_most -- --ignored --nocapture"]
-fn at_most_one_in_five_planned_failovers_has_two_holders_at_once_without_replicas() {
+#[ignore = "minutes: LEASEHOLD_FAILOVERS=5 cargo test --test many_servers long::without_replicas -- --ignored --nocapture"]
+fn without_replicas_at_most_one_in_five_planned_failovers_has_two_holders() {
     let short = Options::new().lease(300 * MS);
     assert!(run(Way::Planned, &short) <= failovers() / 5);
 }
@@ -171,7 +171,7 @@ fn at_most_one_in_five_planned_failovers_has_two_holders_at_once_without_replica
 /// The additional time of an acquire with a replica, measured by turns in the same run.
 #[test]
 #[ignore = "seconds: cargo test --release --test many_servers long:: -- --ignored --nocapture --test-threads 1"]
-fn what_an_acquire_takes_that_waits_for_a_replica() {
+fn the_duration_of_an_acquire_that_waits_for_a_replica() {
     let group = Sentinels::start().unwrap();
     let locks = Locks::connect(&group.url()).unwrap();
     let plain = locks.lock("a");

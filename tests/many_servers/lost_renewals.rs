@@ -59,7 +59,7 @@ fn is_long(left: &Duration) -> bool {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn what_a_crash_has_taken_the_renewal_of_is_renewed_on_the_new_master_though_nobody_asks() {
+fn a_renewal_lost_in_a_crash_is_repeated_on_the_new_master() {
     let mut group = group();
     let locks = connect(&group.url()).with(Options::new().lease(SHORT));
     let leases = every_kind(&locks).map(|lock| lock.acquire(LONG).unwrap());
@@ -86,7 +86,7 @@ fn what_a_crash_has_taken_the_renewal_of_is_renewed_on_the_new_master_though_nob
 /// If it renews several locks: with the next renewal of any of them.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_watchdog_that_meets_a_new_master_renews_there_what_the_one_before_was_asked_to_renew() {
+fn a_watchdog_repeats_lost_renewals_on_a_new_master() {
     let mut group = group();
     let pool = Pool::connect(&group.url()).unwrap();
     let watchdog = Watchdog::start(&pool).unwrap();
@@ -116,7 +116,7 @@ fn a_watchdog_that_meets_a_new_master_renews_there_what_the_one_before_was_asked
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn what_a_shard_has_lost_the_renewal_of_is_renewed_on_its_new_master() {
+fn a_renewal_lost_by_a_shard_is_repeated_on_its_new_master() {
     let mut cluster = Cluster::planned(NODE_TIMEOUT, true).unwrap();
     let tag = cluster.tag(0, "renewed").unwrap();
     let locks = connect(&cluster.url()).with(Options::new().lease(SHORT));

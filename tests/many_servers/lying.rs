@@ -127,7 +127,7 @@ fn check_that_a_smaller_config_epoch_is_never_believed() {
 /// It keeps naming the old master until the cut is over. The others are asked in turn, and at
 /// first.
 #[test]
-fn a_sentinel_that_is_cut_off_holds_nobody_to_the_old_master() {
+fn an_isolated_sentinel_keeps_nobody_on_the_old_master() {
     unless_halted(|| {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let said = [(); 3].map(|()| Said::default());
@@ -150,7 +150,7 @@ fn a_sentinel_that_is_cut_off_holds_nobody_to_the_old_master() {
 
 /// Without the announcement, the query each second would find it.
 #[test]
-fn a_failover_that_a_sentinel_announces_is_heard_of_at_once() {
+fn an_announced_failover_is_noticed_at_once() {
     let servers = [Server::start().unwrap(), Server::start().unwrap()];
     let said = Said::default();
     said.now(servers[0].port(), 0);
@@ -173,7 +173,7 @@ fn a_failover_that_a_sentinel_announces_is_heard_of_at_once() {
 
 /// That sentinel's next turn is in five seconds.
 #[test]
-fn a_failover_that_was_announced_before_anybody_listened_is_heard_of_at_once() {
+fn a_failover_announced_before_the_subscription_is_noticed_at_once() {
     unless_halted(|| {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let said = [(); 5].map(|()| Said::default());
@@ -193,7 +193,7 @@ fn a_failover_that_was_announced_before_anybody_listened_is_heard_of_at_once() {
 
 /// All of them are distant.
 #[test]
-fn sentinels_that_take_a_tenth_of_a_second_to_answer_are_heard_each_second() {
+fn slow_sentinels_are_asked_every_second() {
     let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
     let said = [(); 3].map(|()| Said::default());
     all_say(&said, old.port(), 1);
@@ -213,7 +213,7 @@ fn sentinels_that_take_a_tenth_of_a_second_to_answer_are_heard_each_second() {
 
 /// Others learn of it later, and hold locks granted by the old master.
 #[test]
-fn a_new_master_grants_nothing_before_all_have_heard_of_it() {
+fn a_new_master_grants_nothing_before_every_process_knows_it() {
     unless_halted(|| {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let said = [(); 2].map(|()| Said::default());
@@ -255,7 +255,7 @@ fn a_new_master_grants_nothing_before_all_have_heard_of_it() {
 
 /// It knows no other master, but other processes may hold locks granted by one.
 #[test]
-fn a_process_that_starts_after_a_failover_grants_nothing_before_all_have_heard_of_it() {
+fn a_process_started_after_a_failover_grants_nothing_before_every_process_knows_it() {
     let server = Server::start().unwrap();
     let port = server.port();
     let granted_after = |since: Duration| {
@@ -274,7 +274,7 @@ fn a_process_that_starts_after_a_failover_grants_nothing_before_all_have_heard_o
 /// Its replicas may have left it for a master that six of seven sentinels do not know yet; the
 /// seventh's turn is seconds away.
 #[test]
-fn a_master_that_has_too_few_replicas_is_in_doubt_and_all_sentinels_are_asked() {
+fn all_sentinels_are_asked_about_a_master_with_too_few_replicas() {
     at_once([0, 1], |replicas| {
         unless_halted(|| {
             let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
@@ -307,8 +307,7 @@ fn a_master_that_has_too_few_replicas_is_in_doubt_and_all_sentinels_are_asked() 
 /// Sentinels that were set up again count their epochs from 0.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn sentinels_that_were_set_up_anew_are_believed_when_none_has_named_the_known_master_for_ten_seconds()
- {
+fn recreated_sentinels_are_believed_after_ten_seconds_without_the_known_master() {
     let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
     let said = [(); 3].map(|()| Said::default());
     all_say(&said, old.port(), 7);
@@ -347,7 +346,7 @@ fn sentinels_that_were_set_up_anew_are_believed_when_none_has_named_the_known_ma
 /// The same epoch with two addresses: the one with the connections keeps them until it fails.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn two_sentinels_that_contradict_each_other_send_nobody_to_and_fro() {
+fn contradicting_sentinels_do_not_switch_masters_back_and_forth() {
     let (mut one, other) = (Server::start().unwrap(), Server::start().unwrap());
     let (first, second) = (Said::default(), Said::default());
     first.now(one.port(), 3);
@@ -372,7 +371,7 @@ fn two_sentinels_that_contradict_each_other_send_nobody_to_and_fro() {
 
 /// The commands in docs/guarantees.md beyond those of the locks themselves.
 #[test]
-fn the_access_list_of_a_server_that_sentinels_name_needs_its_row() {
+fn the_access_list_of_a_server_with_sentinels_needs_its_row() {
     let server = Server::start().unwrap();
     let said = Said::default();
     said.now(server.port(), 1);
@@ -395,7 +394,7 @@ fn the_access_list_of_a_server_that_sentinels_name_needs_its_row() {
 }
 
 #[test]
-fn a_server_that_is_no_master_gets_no_connection() {
+fn a_server_that_is_not_a_master_gets_no_connection() {
     let (master, replica) = (Server::start().unwrap(), Server::start().unwrap());
     let of = |master: &Server| {
         let mut command = redis::cmd("REPLICAOF");
@@ -430,7 +429,7 @@ fn a_server_that_is_no_master_gets_no_connection() {
 }
 
 #[test]
-fn what_a_sentinel_cannot_have_meant_is_said_and_nobody_is_connected_to() {
+fn an_absurd_answer_of_a_sentinel_is_reported_and_opens_no_connection() {
     for (answer, why) in [
         ("*-1\r\n", "knows no master of this name"),
         ("-ERR No such master with that name\r\n", "No such master"),
@@ -461,7 +460,7 @@ fn what_a_sentinel_cannot_have_meant_is_said_and_nobody_is_connected_to() {
 
 /// The URL is wrong only if all of them refuse.
 #[test]
-fn what_some_sentinels_or_nodes_refuse_is_waited_for_while_others_are_not_reached() {
+fn a_refusal_of_some_does_not_end_a_wait_while_others_are_unreachable() {
     let refuses = Fake::saying(|_, _| b"-NOAUTH Authentication required.\r\n".to_vec());
     let (at, nobody) = (format!("127.0.0.1:{}", refuses.port()), "127.0.0.1:1");
     for (url, ends_at_once) in [
@@ -490,7 +489,7 @@ fn what_some_sentinels_or_nodes_refuse_is_waited_for_while_others_are_not_reache
 
 /// Each silent one takes its share, and together no more than the call's limit.
 #[test]
-fn silent_sentinels_take_no_longer_than_the_call_has() {
+fn silent_sentinels_stay_within_the_calls_deadline() {
     let silent = [(); 3].map(|()| Fake::saying(|_, _| Vec::new()));
     let urls = url(&[&silent[0], &silent[1], &silent[2]]);
     let builder = Pool::builder().get_timeout(400 * MS);
@@ -524,7 +523,7 @@ fn port(pool: &Pool) -> u16 {
 
 /// Only a failover that the sentinels report counts; they are asked once a second.
 #[test]
-fn another_master_is_found_within_two_seconds_of_the_sentinels_saying_so() {
+fn a_new_master_is_found_within_two_seconds_of_the_sentinels_naming_it() {
     // A busy machine is late now and then; a client that asks too seldom is late each time.
     let mut took = Vec::new();
     let is_in_time = (0..5).any(|_| {

@@ -181,7 +181,7 @@ fn attempts(node: &Fake) -> usize {
 }
 
 #[test]
-fn where_a_map_leaves_the_slot_open_nobody_is_asked_for_a_lock() {
+fn no_node_is_asked_for_a_lock_in_an_unserved_slot() {
     let half = |host: &'static str| (8_192, SLOTS - 1, host, 1);
     let hole = "serves the slot 6035 of `lock:a`";
     for (answer, why) in [
@@ -216,7 +216,7 @@ fn where_a_map_leaves_the_slot_open_nobody_is_asked_for_a_lock() {
 }
 
 #[test]
-fn the_next_node_is_asked_when_one_says_nothing_of_use() {
+fn the_next_node_is_asked_after_a_useless_answer() {
     let (server, knows) = (Server::start().unwrap(), Said::new(""));
     knows.now(|words| words.slots = all_at(server.port()));
     let useless = ["*0\r\n", "?what\r\n", "-LOADING not yet\r\n"].map(|answer| {
@@ -254,7 +254,7 @@ fn after_an_error_the_next_node_is_asked() {
 
 /// A node with a wrong answer is asked again only after the others.
 #[test]
-fn a_node_that_only_a_moved_names_is_the_next_to_be_asked() {
+fn a_node_named_only_by_moved_is_asked_next() {
     let server = Server::start().unwrap();
     let [old, older, new] = [(); 3].map(|()| Said::new(""));
     let [a, b, c] = [&old, &older, &new].map(Said::by_a_node);
@@ -270,7 +270,7 @@ fn a_node_that_only_a_moved_names_is_the_next_to_be_asked() {
 }
 
 #[test]
-fn a_node_that_is_no_master_gets_no_connection() {
+fn a_node_that_is_not_a_master_gets_no_connection() {
     let said = Said::new("+OK\r\n");
     let node = said.by_a_node();
     said.now(|words| (words.slots, words.role) = (all_at(node.port()), "slave"));
@@ -284,7 +284,7 @@ fn a_node_that_is_no_master_gets_no_connection() {
 
 /// An attempt at the end of the connect limit says nothing new.
 #[test]
-fn what_a_node_said_is_told_though_the_last_try_is_too_late() {
+fn a_nodes_refusal_is_reported_even_if_the_last_retry_is_too_late() {
     let said = Said::new("+OK\r\n");
     let says = said.clone();
     let node = Fake::saying(move |command, before| {
@@ -301,7 +301,7 @@ fn what_a_node_said_is_told_though_the_last_try_is_too_late() {
 
 /// Each takes its share once.
 #[test]
-fn silent_nodes_take_no_longer_than_the_call_has() {
+fn silent_nodes_stay_within_the_calls_deadline() {
     unless_halted(|| {
         let silent = [(); 3].map(|()| Fake::saying(|_, _| Vec::new()));
         let ports: Vec<_> = silent.iter().map(Fake::port).collect();
@@ -337,7 +337,7 @@ fn silent_nodes_take_no_longer_than_the_call_has() {
 
 /// It occupies the connections of a call, so the call has no time left to ask.
 #[test]
-fn while_a_master_is_silent_the_others_are_asked_who_has_its_place() {
+fn the_other_nodes_are_asked_about_a_silent_master() {
     let (silent, now) = (Fake::saying(|_, _| Vec::new()), Server::start().unwrap());
     let said = Said::new("-CLUSTERDOWN The cluster is down\r\n");
     let others: Vec<_> = (0..5).map(|_| said.by_a_node()).collect();

@@ -23,7 +23,7 @@ fn port_of(conn: &mut PooledConnection) -> u16 {
 }
 
 #[test]
-fn a_connection_leads_to_the_master_of_its_key_also_after_failovers() {
+fn a_connection_reaches_the_master_of_its_key_across_failovers() {
     let cluster = Cluster::planned(Duration::from_secs(3), false).unwrap();
     let nodes = patient_nodes(&cluster);
     // The ports that connections lead to, if most nodes agree with them.
@@ -68,7 +68,7 @@ fn a_connection_leads_to_the_master_of_its_key_also_after_failovers() {
 
 /// Without `run`: the pool learns from the error that its borrower got.
 #[test]
-fn after_one_refusal_the_next_connection_leads_to_who_has_the_lock_now() {
+fn after_one_refusal_the_next_connection_reaches_the_new_master() {
     unless_halted(|| {
         let cluster = Cluster::start().unwrap();
         let nodes = Nodes::connect(&cluster.url()).unwrap();
@@ -94,7 +94,7 @@ fn after_one_refusal_the_next_connection_leads_to_who_has_the_lock_now() {
 }
 
 #[test]
-fn a_pool_of_a_cluster_is_refused_and_the_words_say_what_to_take() {
+fn a_pool_of_a_cluster_is_refused_with_advice() {
     let refused = [
         Pool::connect("redis+cluster://127.0.0.1:7000").map(drop),
         // Without TLS the error names the feature.

@@ -125,7 +125,7 @@ fn is_refused<T: Debug>(words: &[&str], call: impl FnOnce() -> Result<T>) {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_free_lock_in_an_open_slot_is_refused_in_time_and_nothing_is_left() {
+fn a_free_lock_in_an_open_slot_is_refused_in_time_and_leaves_nothing() {
     let open = Open::closed_yet("free");
     let (lock, count) = (&*open.named("lock"), &*open.named("count"));
     open.open();
@@ -162,7 +162,7 @@ fn a_free_lock_in_an_open_slot_is_refused_in_time_and_nothing_is_left() {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_slot_that_is_open_at_one_end_only_keeps_what_is_held_and_hangs_nobody() {
+fn a_half_open_slot_keeps_held_locks_and_blocks_nobody() {
     let mut open = Open::closed_yet("half");
     let (lock, free) = (&*open.named("lock"), &*open.named("free"));
     let token = open.acquire(lock).unwrap().unwrap();

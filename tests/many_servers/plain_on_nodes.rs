@@ -41,7 +41,7 @@ fn stranger(cluster: &Cluster, key: &str) -> String {
 }
 
 #[test]
-fn what_is_written_under_a_lock_has_to_share_its_tag_and_else_nothing_is_done() {
+fn a_write_without_the_locks_hash_tag_is_refused() {
     let cluster = shared();
     let nodes = patient_nodes(&cluster);
     let conn = &mut nodes.get_for(TAGGED).unwrap();
@@ -99,7 +99,7 @@ fn what_is_written_under_a_lock_has_to_share_its_tag_and_else_nothing_is_done() 
 }
 
 #[test]
-fn every_plain_function_works_on_each_shard_by_run() {
+fn every_plain_function_works_on_each_shard_through_run() {
     let cluster = shared();
     let nodes = patient_nodes(&cluster);
     let lease = Duration::from_secs(10);

@@ -12,7 +12,7 @@ use redis::Commands;
 use crate::common::{Cluster, LONG, MS, Server, cluster::shared};
 
 #[test]
-fn a_plain_url_of_a_cluster_says_what_it_has_met_and_which_url_to_use() {
+fn a_plain_url_of_a_cluster_says_which_url_to_use() {
     let cluster = shared();
     let url = cluster.nodes[0].url();
     let pool = || {

@@ -88,7 +88,7 @@ fn the_masters_of_a_cluster() {
 }
 
 #[test]
-fn a_shard_that_is_gone_and_slots_that_nobody_serves() {
+fn a_missing_shard_and_unserved_slots() {
     let cluster = Cluster::start().unwrap();
     let slot = cluster.slot_of("a").unwrap();
     let owner = cluster.master_of("a").unwrap();

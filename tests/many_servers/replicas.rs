@@ -82,7 +82,7 @@ fn is_too_few<T>(answer: &leasehold::Result<T>) -> bool {
 }
 
 #[test]
-fn granted_means_that_so_many_replicas_have_it() {
+fn a_granted_lock_is_on_enough_replicas() {
     let group = Replicated::start(2);
     let mut replicas: Vec<_> = group
         .replicas
@@ -119,7 +119,7 @@ fn granted_means_that_so_many_replicas_have_it() {
 }
 
 #[test]
-fn what_too_few_have_is_no_grant_keeps_others_out_and_is_given_back() {
+fn a_lock_on_too_few_replicas_is_refused_and_released() {
     let group = Replicated::start(1);
     let mut conn = group.conn();
     let locks = group.locks(1);
@@ -155,7 +155,7 @@ fn what_too_few_have_is_no_grant_keeps_others_out_and_is_given_back() {
 
 /// The caller may exit when it gets the error.
 #[test]
-fn what_too_few_have_is_given_back_before_the_caller_is_told() {
+fn a_lock_on_too_few_replicas_is_released_before_the_call_returns() {
     let group = Replicated::start(1);
     let mut conn = group.conn();
     group.gate.shut_for_replicas();
@@ -171,7 +171,7 @@ fn what_too_few_have_is_given_back_before_the_caller_is_told() {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn enough_replicas_in_time_make_it_a_grant_after_all() {
+fn a_lock_is_granted_if_enough_replicas_answer_in_time() {
     let group = Replicated::start(1);
     let locks = group.locks(1);
     group.gate.shut_for_replicas();
@@ -195,7 +195,7 @@ fn enough_replicas_in_time_make_it_a_grant_after_all() {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn an_end_that_replicas_have_not_confirmed_is_none() {
+fn an_unconfirmed_expiry_does_not_count() {
     let group = Replicated::start(1);
     let locks = group.locks(1).with(Options::new().lease(4_000 * MS));
     let lease = locks.lock("a").acquire(LONG).unwrap();
@@ -238,7 +238,7 @@ fn an_end_that_replicas_have_not_confirmed_is_none() {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn to_ask_for_replicas_takes_no_round_trip_and_one_command_a_batch() {
+fn waiting_for_replicas_adds_no_round_trip_and_one_command_a_batch() {
     let group = Replicated::start(1);
     let proxy = Proxy::in_front_of(&group.master).unwrap();
     let locks = Locks::connect(&proxy.url()).unwrap();
@@ -293,7 +293,7 @@ fn to_ask_for_replicas_takes_no_round_trip_and_one_command_a_batch() {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_guard_ends_so_much_sooner_as_a_clock_may_be_ahead() {
+fn a_guard_ends_earlier_by_the_allowed_clock_skew() {
     let group = Sentinels::start().unwrap();
     let watched = Locks::connect(&group.url()).unwrap();
     let single = Locks::connect(&group.servers[0].url()).unwrap();
@@ -331,7 +331,7 @@ fn a_guard_ends_so_much_sooner_as_a_clock_may_be_ahead() {
 /// The loss that replicas prevent.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_crash_gives_a_lock_whose_write_was_lost_to_another_unless_replicas_had_to_have_it() {
+fn only_required_replicas_keep_a_lock_through_a_crash() {
     let plan = Plan {
         gated: true,
         ..Plan::default()

@@ -27,7 +27,7 @@ fn steady() -> Plan {
 }
 
 #[test]
-fn by_a_url_of_sentinels_everything_works_that_works_on_one_server() {
+fn everything_works_through_a_url_of_sentinels() {
     let group = Sentinels::planned(steady()).unwrap();
     let pool = Pool::connect(&group.url()).unwrap();
     let mut conn = pool.get().unwrap();
@@ -87,7 +87,7 @@ fn by_a_url_of_sentinels_everything_works_that_works_on_one_server() {
 }
 
 #[test]
-fn a_database_and_a_password_of_the_servers_are_taken_from_the_url() {
+fn the_url_gives_the_servers_database_and_password() {
     let group = Sentinels::planned(steady()).unwrap();
     for server in &group.servers {
         let mut conn = server.connection().unwrap();
@@ -123,7 +123,7 @@ fn a_database_and_a_password_of_the_servers_are_taken_from_the_url() {
 
 /// None of these can become right, so no wait continues.
 #[test]
-fn a_url_that_leads_to_the_wrong_kind_of_server_ends_a_wait_at_once_and_is_told_the_right_one() {
+fn a_url_for_the_wrong_kind_of_server_ends_a_wait_at_once_with_advice() {
     let group = Sentinels::planned(steady()).unwrap();
     let server = format!("127.0.0.1:{}", group.announced(0));
     let sentinel = format!("127.0.0.1:{}", group.watching[0].port());
@@ -174,7 +174,7 @@ fn a_url_that_leads_to_the_wrong_kind_of_server_ends_a_wait_at_once_and_is_told_
 }
 
 #[test]
-fn of_three_sentinels_the_one_that_failed_is_named() {
+fn the_error_names_the_failed_sentinel_of_three() {
     let url = "redis+sentinel://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3/m";
     let error = Pool::connect(url).unwrap().get().unwrap_err();
     let text = format!("{:#}", anyhow::Error::from(error));
@@ -187,7 +187,7 @@ fn of_three_sentinels_the_one_that_failed_is_named() {
 }
 
 #[test]
-fn sentinels_that_want_a_password_get_it_by_the_url_or_the_builder() {
+fn the_url_or_the_builder_gives_the_sentinels_password() {
     let plan = Plan {
         password: Some("0f-the-sentinels"),
         ..steady()
@@ -239,7 +239,7 @@ fn sentinels_that_want_a_password_get_it_by_the_url_or_the_builder() {
 /// The silent one is asked first: it costs its share of the connect limit, once.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_frozen_sentinel_costs_its_limit_once_and_no_call_its_deadline() {
+fn a_frozen_sentinel_costs_one_limit_and_no_deadline() {
     let group = Sentinels::start().unwrap();
     group.watching[0].freeze().unwrap();
     let locks = Locks::connect(&group.url()).unwrap();
@@ -265,7 +265,7 @@ fn a_frozen_sentinel_costs_its_limit_once_and_no_call_its_deadline() {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_sentinel_that_falls_silent_or_dies_later_delays_no_acquire_by_more_than_its_part() {
+fn a_silent_or_dead_sentinel_delays_an_acquire_by_its_share_only() {
     let mut group = Sentinels::start().unwrap();
     let locks = Locks::connect(&group.url()).unwrap();
     drop(locks.lock("warm").acquire(LONG).unwrap());
@@ -284,7 +284,7 @@ fn a_sentinel_that_falls_silent_or_dies_later_delays_no_acquire_by_more_than_its
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn without_any_sentinel_locks_go_on_and_no_connection_is_opened() {
+fn without_sentinels_locks_continue_on_open_connections_only() {
     let mut group = Sentinels::start().unwrap();
     let locks = Locks::connect(&group.url())
         .unwrap()

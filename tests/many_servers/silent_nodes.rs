@@ -41,7 +41,7 @@ fn work(nodes: &Nodes, tag: &str, over: &AtomicBool) -> (Duration, usize) {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn no_call_takes_longer_than_it_has_while_a_master_is_frozen_and_another_is_killed() {
+fn calls_stay_within_their_deadline_while_masters_are_frozen_or_killed() {
     let mut cluster = Cluster::start().unwrap();
     let builder = Nodes::builder().get_timeout(GET).io_timeout(IO).max_size(4);
     let nodes = builder.connect(&cluster.url()).unwrap();
@@ -93,7 +93,7 @@ fn no_call_takes_longer_than_it_has_while_a_master_is_frozen_and_another_is_kill
 /// none.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn what_a_silent_master_grants_to_a_plain_function_is_refused_where_a_replica_has_to_have_it() {
+fn a_required_replica_refuses_a_silent_masters_grant_to_a_plain_function() {
     let cluster = Cluster::planned(Duration::from_millis(500), false).unwrap();
     let tag = cluster.tag(0, "late").unwrap();
     let name = &format!("{{{tag}}}");

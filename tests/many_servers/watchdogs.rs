@@ -36,7 +36,7 @@ fn names(cluster: &Cluster, begins: &str) -> [String; 3] {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_lock_of_each_shard_outlives_its_lease_until_it_is_stopped() {
+fn each_shards_lock_is_renewed_until_stopped() {
     let cluster = shared();
     let nodes = Nodes::connect(&cluster.url()).unwrap();
     let watchdog = Watchdog::on_nodes(&nodes);
@@ -80,7 +80,7 @@ fn a_lock_of_each_shard_outlives_its_lease_until_it_is_stopped() {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_lock_whose_slot_moves_is_kept_where_it_is_then() {
+fn a_lock_whose_slot_moves_is_renewed_there() {
     let cluster = shared();
     let nodes = Nodes::connect(&cluster.url()).unwrap();
     let watchdog = Watchdog::on_nodes(&nodes);
@@ -104,7 +104,7 @@ fn a_lock_whose_slot_moves_is_kept_where_it_is_then() {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_lock_outlasts_a_slot_that_is_open_for_less_than_its_lease() {
+fn a_lock_survives_a_slot_that_is_open_for_less_than_its_lease() {
     let cluster = shared();
     let nodes = Nodes::connect(&cluster.url()).unwrap();
     let watchdog = Watchdog::on_nodes(&nodes);
@@ -133,7 +133,7 @@ fn a_lock_outlasts_a_slot_that_is_open_for_less_than_its_lease() {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_lock_outlives_failovers_of_its_shard_and_a_silent_one_delays_no_other() {
+fn a_lock_survives_failovers_and_a_silent_shard_delays_no_other() {
     let mut cluster = Cluster::start().unwrap();
     let nodes = Nodes::builder()
         .io_timeout(500 * MS)

@@ -102,7 +102,7 @@ fn the_lock_of_a_trade_is_a_lease_of_ten_seconds() {
 }
 
 #[test]
-fn a_lock_that_ends_between_reading_and_writing_writes_nothing() {
+fn a_lock_that_expires_between_reading_and_writing_writes_nothing() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     for way in Way::LOCKS {
@@ -133,7 +133,7 @@ fn a_lock_that_ends_between_reading_and_writing_writes_nothing() {
 }
 
 #[test]
-fn an_answer_that_makes_no_sense_trades_nothing_and_leaves_no_lock() {
+fn a_nonsensical_answer_trades_nothing_and_leaves_no_lock() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     for way in Way::ALL {
@@ -159,7 +159,7 @@ fn an_answer_that_makes_no_sense_trades_nothing_and_leaves_no_lock() {
 
 #[test]
 #[ignore = "waits ten seconds: cargo test --test market faults:: -- --ignored"]
-fn a_lock_that_is_not_to_be_had_in_ten_seconds_is_contention() {
+fn a_lock_that_stays_busy_for_ten_seconds_is_contention() {
     let server = Server::start().unwrap();
     thread::scope(|scope| {
         let mut conn = prepare(&server);
@@ -180,7 +180,7 @@ fn a_lock_that_is_not_to_be_had_in_ten_seconds_is_contention() {
 
 #[test]
 #[ignore = "waits ten seconds: cargo test --test market faults:: -- --ignored"]
-fn a_trade_that_is_always_disturbed_gives_up_and_changes_nothing() {
+fn a_trade_disturbed_again_and_again_gives_up_and_changes_nothing() {
     thread::scope(|scope| {
         for way in Way::ALL {
             scope.spawn(move || {

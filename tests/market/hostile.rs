@@ -82,7 +82,7 @@ fn another_type_at_any_key_is_refused() {
 }
 
 #[test]
-fn keys_that_a_trade_does_not_need_may_hold_anything() {
+fn keys_that_a_trade_does_not_use_may_hold_anything() {
     for_each(&Way::ALL, |way, _, conn| {
         two_traders(conn)?;
         run(conn, &["SET", "users:1", "x"])?;
@@ -100,7 +100,7 @@ fn keys_that_a_trade_does_not_need_may_hold_anything() {
 }
 
 #[test]
-fn funds_that_hincrby_does_not_take_are_refused() {
+fn funds_that_hincrby_rejects_are_refused() {
     let no_numbers = [
         "12.5",
         "abc",
@@ -156,7 +156,7 @@ fn funds_are_compared_as_numbers() {
 }
 
 #[test]
-fn who_has_no_funds_can_sell_but_not_buy_and_who_has_debts_gets_no_gifts() {
+fn users_without_funds_can_sell_and_users_in_debt_cannot_take_gifts() {
     for_each(&Way::ALL, |way, _, conn| {
         two_traders(conn)?;
         run(conn, &["DEL", "users:2"])?;
@@ -188,7 +188,7 @@ fn who_has_no_funds_can_sell_but_not_buy_and_who_has_debts_gets_no_gifts() {
 }
 
 #[test]
-fn a_price_that_is_no_whole_number_up_to_two_to_the_53_sells_nothing() {
+fn a_price_that_is_not_an_integer_up_to_two_to_the_53_sells_nothing() {
     let no_prices = [
         "9.99",
         "10.5",
@@ -214,7 +214,7 @@ fn a_price_that_is_no_whole_number_up_to_two_to_the_53_sells_nothing() {
 }
 
 #[test]
-fn a_seller_gets_no_richer_than_two_to_the_62() {
+fn a_sellers_funds_stop_at_two_to_the_62() {
     let most = 1_i64 << 62;
     let dearest = i64::try_from(MAX_PRICE).unwrap();
     for_each(&Way::ALL, |way, _, conn| {

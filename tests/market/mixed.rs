@@ -30,7 +30,7 @@ fn pairs() -> impl Iterator<Item = (Way, Way)> {
 }
 
 #[test]
-fn only_the_items_lock_overlooks_a_sale_by_another_way() {
+fn only_the_items_lock_misses_a_sale_by_another_method() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     for (first, second) in pairs() {
@@ -70,7 +70,7 @@ fn only_the_items_lock_overlooks_a_sale_by_another_way() {
 }
 
 #[test]
-fn no_two_ways_together_list_an_item_twice_or_let_a_buyer_pay_twice() {
+fn no_two_methods_together_list_an_item_twice_or_charge_a_buyer_twice() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     for (first, second) in pairs() {
@@ -127,7 +127,7 @@ fn told_of(command: &'static [&str], trade: impl FnOnce(&mut Connection) -> anyh
 }
 
 #[test]
-fn the_items_lock_tells_of_what_it_does_not_watch() {
+fn the_items_lock_reports_changes_that_it_does_not_watch() {
     let list = |conn: &mut Connection| Ok(Way::ItemLock.list(conn, "ring", "1", 5)?.is_listed());
     let buy =
         |conn: &mut Connection| Ok(Way::ItemLock.buy(conn, "2", "sword", "1", 10)?.is_bought());
@@ -138,7 +138,7 @@ fn the_items_lock_tells_of_what_it_does_not_watch() {
 }
 
 #[test]
-fn the_books_market_lock_keeps_out_neither_the_articles_nor_an_items() {
+fn the_books_market_lock_excludes_neither_the_articles_nor_an_items() {
     for_each(&Way::LOCKS, |way, _, conn| {
         user(conn, "1", "0", &["sword"])?;
         user(conn, "2", "10", &[])?;
@@ -151,7 +151,7 @@ fn the_books_market_lock_keeps_out_neither_the_articles_nor_an_items() {
 }
 
 #[test]
-fn each_lock_keeps_out_what_it_should() {
+fn each_lock_excludes_what_it_should() {
     for_each(&Way::LOCKS, |way, server, conn| {
         user(conn, "1", "0", &["ring"])?;
         user(conn, "2", "20", &[])?;

@@ -68,7 +68,7 @@ fn a_buyer_who_spends_meanwhile_is_not_overdrawn() {
 }
 
 #[test]
-fn a_buyer_of_two_things_at_once_is_not_overdrawn() {
+fn a_buyer_of_two_items_at_once_is_not_overdrawn() {
     // Not under the market's lock: there the second trade waits for the first.
     let bazaar = Bazaar::open();
     for way in [Way::Watch, Way::ItemLock] {
@@ -98,7 +98,7 @@ fn a_buyer_of_two_things_at_once_is_not_overdrawn() {
 }
 
 #[test]
-fn of_two_purchases_at_once_that_only_one_can_pay_for_one_succeeds() {
+fn one_of_two_purchases_that_the_funds_cover_once_succeeds() {
     let (server, mut conn) = start();
     for way in Way::ALL {
         for _ in 0..20 {
@@ -128,7 +128,7 @@ fn of_two_purchases_at_once_that_only_one_can_pay_for_one_succeeds() {
 }
 
 #[test]
-fn of_two_buyers_of_one_item_one_gets_it() {
+fn one_of_two_buyers_gets_the_item() {
     let (server, mut conn) = start();
     for way in Way::ALL {
         for _ in 0..20 {
@@ -163,7 +163,7 @@ fn of_two_buyers_of_one_item_one_gets_it() {
 }
 
 #[test]
-fn an_item_of_the_same_name_that_comes_meanwhile_is_not_merged() {
+fn an_item_of_the_same_name_that_arrives_meanwhile_is_not_merged() {
     let bazaar = Bazaar::open();
     for way in Way::ALL {
         for is_bought in [false, true] {
@@ -189,7 +189,7 @@ fn an_item_of_the_same_name_that_comes_meanwhile_is_not_merged() {
 }
 
 #[test]
-fn an_item_that_leaves_meanwhile_is_not_listed() {
+fn an_item_removed_meanwhile_is_not_listed() {
     let bazaar = Bazaar::open();
     for way in Way::ALL {
         let (mut conn, mut direct) = bazaar.clear();
@@ -207,7 +207,7 @@ fn an_item_that_leaves_meanwhile_is_not_listed() {
 }
 
 #[test]
-fn a_lock_that_is_lost_half_way_writes_nothing() {
+fn a_lock_lost_midway_writes_nothing() {
     let bazaar = Bazaar::open();
     for way in Way::LOCKS {
         // Before it reads, between reading and writing, and just before EXEC.

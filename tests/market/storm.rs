@@ -134,7 +134,7 @@ fn storm(way: Way) {
 }
 
 #[test]
-fn a_storm_by_watch() {
+fn a_storm_with_watch() {
     storm(Way::Watch);
 }
 

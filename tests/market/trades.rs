@@ -178,7 +178,7 @@ fn refuses_to_list(way: Way, conn: &mut Connection) -> anyhow::Result<()> {
 }
 
 #[test]
-fn under_a_lock_any_price_may_do_as_in_the_book() {
+fn under_a_lock_any_price_is_accepted_as_in_the_book() {
     for_each(&Way::LOCKS, |way, _, conn| {
         let buy = |conn: &mut Connection, item| match way {
             Way::ItemLock => purchase_item_with_lock(conn, "27", item, "4", None),

@@ -71,7 +71,7 @@ fn assert_waits_end(address: SocketAddr) {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn nobody_there() {
+fn nothing_listens() {
     let cases: [fn(); 5] = [
         a_wait_for_a_listener_that_never_answers_ends,
         a_wait_for_a_host_that_does_not_take_the_connection_ends,
@@ -158,7 +158,7 @@ fn a_login_in_several_steps_takes_no_longer_than_the_pools_time_out() {
 }
 
 #[test]
-fn a_host_without_address_is_said() {
+fn a_host_without_an_address_is_named() {
     let port = free_port().unwrap();
     let pool = build(Pool::builder(), &format!("redis://host.invalid:{port}/"));
     let asked = Instant::now();
@@ -172,7 +172,7 @@ fn a_host_without_address_is_said() {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn a_server_that_is_silent() {
+fn a_silent_server() {
     let cases: [fn(); 5] = [
         a_connection_whose_read_timed_out_is_closed_and_never_lent_again,
         a_blocking_call_is_not_left_behind_on_the_server,
@@ -279,7 +279,7 @@ fn many_doubtful_connections_take_no_longer_than_one() {
 }
 
 #[test]
-fn a_server_with_too_many_clients_says_so_and_takes_us_later() {
+fn a_server_with_too_many_clients_says_so_and_accepts_us_later() {
     let server = Server::start().unwrap();
     let pool = build(Pool::builder(), &server.url());
     let mut admin = server.connection().unwrap();

@@ -21,7 +21,7 @@ fn pool_of_one(url: &str) -> Pool {
 /// redis-rs keeps bytes that it could not parse, and finds them again instead of every
 /// later answer.
 #[test]
-fn after_an_answer_that_cannot_be_read_the_next_borrower_has_another_connection() {
+fn after_an_unreadable_answer_the_next_borrower_gets_another_connection() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     // A busy server takes its time to close a connection.
@@ -59,7 +59,7 @@ fn after_an_answer_that_cannot_be_read_the_next_borrower_has_another_connection(
 }
 
 #[test]
-fn a_guard_is_not_served_by_a_connection_whose_bytes_could_not_be_read() {
+fn a_guard_does_not_reuse_a_connection_with_unreadable_bytes() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let pool = pool_of_one(&proxy.url());
@@ -76,7 +76,7 @@ fn a_guard_is_not_served_by_a_connection_whose_bytes_could_not_be_read() {
 
 /// A server without the script truncates its echo in the middle of a character.
 #[test]
-fn a_refusal_that_is_cut_in_a_character_spoils_no_connection() {
+fn a_refusal_cut_within_a_character_spoils_no_connection() {
     for pad in 0..3 {
         let renamed = [
             "--rename-command",
@@ -101,7 +101,7 @@ fn a_refusal_that_is_cut_in_a_character_spoils_no_connection() {
 
 /// redis-rs skips a late reply, but only after it has waited for it.
 #[test]
-fn a_guards_connection_on_which_a_reply_is_owed_is_not_lent_again() {
+fn a_guards_connection_with_a_pending_reply_is_not_lent_again() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();

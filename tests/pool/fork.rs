@@ -16,7 +16,7 @@ fn in_a_child(run: impl FnOnce() -> bool) -> bool {
 }
 
 #[test]
-fn a_child_is_refused_every_connection_of_its_parent() {
+fn a_child_is_refused_its_parents_connections() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let pool = Pool::connect(&server.url()).unwrap();
@@ -62,7 +62,7 @@ fn a_child_is_refused_every_connection_of_its_parent() {
 /// Processes that share a socket read each other's answers: a lock held by a third would look
 /// granted.
 #[test]
-fn the_answers_to_a_parent_are_not_garbled_by_its_child() {
+fn a_child_does_not_garble_its_parents_answers() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let client = redis::Client::open(server.url()).unwrap();

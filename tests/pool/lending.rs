@@ -44,7 +44,7 @@ fn forget_calls(admin: &mut Connection) {
 }
 
 #[test]
-fn a_connection_asks_the_version_once_and_nothing_is_sent_when_it_is_lent() {
+fn a_connection_asks_the_version_once_and_lending_sends_nothing() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();
     let pool = Pool::connect(&server.url()).unwrap();
@@ -61,7 +61,7 @@ fn a_connection_asks_the_version_once_and_nothing_is_sent_when_it_is_lent() {
 }
 
 #[test]
-fn no_connection_is_opened_before_it_is_wanted() {
+fn connections_are_opened_on_demand() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();
     let pool = pool_of(&server, 10);
@@ -118,7 +118,7 @@ fn lock_and_release(pool: &Pool, name: &str, times: u32) {
 }
 
 #[test]
-fn when_all_are_lent_it_says_so_in_time() {
+fn an_exhausted_pool_says_so_in_time() {
     let server = Server::start().unwrap();
     let pool = Pool::builder()
         .max_size(2)
@@ -138,7 +138,7 @@ fn when_all_are_lent_it_says_so_in_time() {
 }
 
 #[test]
-fn whoever_waits_is_served_when_a_broken_connection_comes_back() {
+fn a_waiter_is_served_when_a_broken_connection_comes_back() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();
     let pool = Pool::builder()
@@ -173,7 +173,7 @@ fn give_a_broken_one_back_while_somebody_waits(pool: &Pool, admin: &mut Connecti
 }
 
 #[test]
-fn our_functions_leave_no_watch_to_the_next_borrower() {
+fn no_function_leaves_a_watch_for_the_next_borrower() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();
     let pool = pool_of(&server, 1);
@@ -227,7 +227,7 @@ fn assert_next_borrower_can_write(pool: &Pool, same: u64, admin: &mut Connection
 }
 
 #[test]
-fn time_outs_that_a_borrower_changed_are_set_again() {
+fn timeouts_changed_by_a_borrower_are_reset() {
     let server = Server::start().unwrap();
     let pool = Pool::builder()
         .max_size(1)
@@ -247,7 +247,7 @@ fn time_outs_that_a_borrower_changed_are_set_again() {
 }
 
 #[test]
-fn a_pool_or_a_connection_of_the_callers_own_works() {
+fn the_callers_own_pool_or_connection_works() {
     let server = Server::start().unwrap();
     let client = Client::open(server.url()).unwrap();
     let pool: r2d2::Pool<Client> = r2d2::Pool::builder()
@@ -281,7 +281,7 @@ fn a_pool_is_shared_and_a_connection_is_sent() {
 }
 
 #[test]
-fn who_comes_first_is_lent_a_connection_first() {
+fn connections_are_lent_in_order_of_arrival() {
     const THREADS: usize = 10;
     let server = Server::start().unwrap();
     let pool = pool_of(&server, 1);

@@ -8,7 +8,7 @@ use leasehold::{Error, Nodes, Pool, redis::Client};
 const NO_STACK: (&str, &str) = ("RUST_MIN_STACK", "70000000000000");
 
 #[test]
-fn an_error_says_so_in_place_of_a_panic() {
+fn it_returns_an_error_and_does_not_panic() {
     let said = Command::new(env::current_exe().unwrap())
         .args(["no_threads::no_pool_is_built", "--exact", "--ignored"])
         .arg("--test-threads=1")

@@ -30,7 +30,7 @@ fn message(error: Error) -> String {
 }
 
 #[test]
-fn a_server_that_is_down_is_said_at_once_and_taken_when_it_is_back() {
+fn a_down_server_is_reported_at_once_and_used_when_it_is_back() {
     let mut server = Server::start().unwrap();
     let pool = build(Pool::builder().get_timeout(LONG), &server.url());
     server.kill().unwrap();
@@ -47,7 +47,7 @@ fn a_server_that_is_down_is_said_at_once_and_taken_when_it_is_back() {
 }
 
 #[test]
-fn after_a_restart_one_call_fails_at_most() {
+fn at_most_one_call_fails_after_a_restart() {
     let mut server = Server::start().unwrap();
     let pool = build(Pool::builder(), &server.url());
     let idle: Vec<_> = (0..5).map(|_| pool.get().unwrap()).collect();
@@ -58,7 +58,7 @@ fn after_a_restart_one_call_fails_at_most() {
 }
 
 #[test]
-fn after_the_idle_connections_were_closed_one_call_fails_at_most() {
+fn at_most_one_call_fails_after_idle_connections_were_closed() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();
     let pool = build(Pool::builder(), &server.url());
@@ -79,7 +79,7 @@ fn failures_of_five_after_one(pool: &Pool) -> usize {
 }
 
 #[test]
-fn a_connection_that_was_lent_during_the_restart_is_doubted_too() {
+fn a_connection_lent_during_the_restart_is_checked_too() {
     let mut server = Server::start().unwrap();
     let pool = build(Pool::builder(), &server.url());
     let (mut used, unused) = (pool.get().unwrap(), pool.get().unwrap());
@@ -92,7 +92,7 @@ fn a_connection_that_was_lent_during_the_restart_is_doubted_too() {
 }
 
 #[test]
-fn a_call_cut_off_by_the_servers_end_leaves_no_broken_connection() {
+fn a_call_interrupted_by_a_shutdown_leaves_no_broken_connection() {
     let mut server = Server::start().unwrap();
     let builder = Pool::builder().get_timeout(LONG).io_timeout(LONG);
     let pool = build(builder.max_size(1), &server.url());
@@ -121,7 +121,7 @@ fn end_with_a_call_unread(listener: &TcpListener) -> io::Result<()> {
 
 #[test]
 #[ignore = "waits 31 seconds: cargo test --test pool restart:: -- --ignored"]
-fn a_connection_that_was_closed_while_it_lay_idle_is_not_lent() {
+fn a_connection_closed_while_idle_is_not_lent() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();
     let pool = build(Pool::builder(), &server.url());

@@ -20,7 +20,7 @@ fn texts(error: Error) -> String {
 }
 
 #[test]
-fn a_size_or_a_time_out_without_sense_is_refused() {
+fn an_invalid_size_or_timeout_is_refused() {
     let client = Client::open("redis://127.0.0.1/").unwrap();
     let refused = |builder: PoolBuilder, name: &str| match builder.build(&client) {
         Err(Error::Invalid { argument, .. }) => assert_eq!(argument, name),
@@ -55,7 +55,7 @@ fn a_size_or_a_time_out_without_sense_is_refused() {
 }
 
 #[test]
-fn a_url_without_sense_is_refused_and_not_repeated() {
+fn an_invalid_url_is_refused_and_not_repeated() {
     for url in [
         "",
         "nonsense",
@@ -105,7 +105,7 @@ fn tls_without_its_feature_names_the_feature() {
 }
 
 #[test]
-fn a_server_of_another_kind_is_said() {
+fn a_server_of_another_kind_is_named() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -122,7 +122,7 @@ fn a_server_of_another_kind_is_said() {
 }
 
 #[test]
-fn no_text_shows_the_password() {
+fn no_error_shows_the_password() {
     let server = Server::start_with(&["--requirepass", SENTINEL]).unwrap();
     let address = format!("127.0.0.1:{}", server.port());
     let pool = Pool::connect(&format!("redis://:{SENTINEL}@{address}/")).unwrap();
@@ -167,7 +167,7 @@ fn no_text_shows_the_password() {
 }
 
 #[test]
-fn a_server_that_has_too_many_clients_for_a_login_says_so() {
+fn a_server_with_too_many_clients_for_a_login_says_so() {
     let server = Server::start_with(&["--requirepass", SENTINEL]).unwrap();
     let url = format!("redis://:{SENTINEL}@127.0.0.1:{}/", server.port());
     let client = Client::open(url.as_str()).unwrap();
@@ -181,7 +181,7 @@ fn a_server_that_has_too_many_clients_for_a_login_says_so() {
 }
 
 #[test]
-fn a_server_that_forbids_to_ask_its_version_is_taken() {
+fn a_server_that_hides_its_version_is_accepted() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();
     let rules = [
@@ -201,7 +201,7 @@ fn a_server_that_forbids_to_ask_its_version_is_taken() {
 }
 
 #[test]
-fn a_socket_on_this_machine_is_used_by_its_path() {
+fn a_unix_socket_is_used_by_its_path() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("redis.sock");
     let path = path.to_str().unwrap();
@@ -225,7 +225,7 @@ fn a_socket_on_this_machine_is_used_by_its_path() {
 }
 
 #[test]
-fn a_database_is_that_of_the_connection_or_refused() {
+fn a_database_applies_to_the_connection_or_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("redis.sock");
     let path = path.to_str().unwrap();
@@ -284,7 +284,7 @@ fn the_error_for_an_invalid_url_is_short_and_names_what_fits_its_scheme() {
 }
 
 #[test]
-fn a_server_that_says_it_is_too_old_is_named_as_that() {
+fn a_server_that_is_too_old_is_reported() {
     unless_halted(a_version_is_asked_for);
 }
 

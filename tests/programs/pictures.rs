@@ -111,7 +111,7 @@ fn scenes_of<'a>(programs: impl Iterator<Item = (&'a str, Option<&'a str>)> + Se
 }
 
 #[test]
-fn every_picture_on_a_page_is_what_an_example_prints() {
+fn every_picture_on_a_page_is_printed_by_an_example() {
     let pages = pages();
     let traps: BTreeSet<_> = pages.iter().flat_map(|page| traps_named_on(page)).collect();
     let mut printed = BTreeSet::new();
@@ -131,7 +131,7 @@ fn every_picture_on_a_page_is_what_an_example_prints() {
 }
 
 #[test]
-fn the_page_of_the_three_problems_shows_all_that_they_print_in_their_order() {
+fn three_problems_shows_the_whole_output_in_order() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/three-problems.md")).unwrap();
     let shown = pictures(&page);
@@ -181,7 +181,7 @@ fn flat(text: &str) -> String {
 }
 
 #[test]
-fn the_code_that_a_page_quotes_stands_in_the_library_or_an_example() {
+fn code_quoted_on_pages_exists_in_the_library_or_an_example() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut code = code_below(&root.join("src"));
     code.extend(code_below(&root.join("examples")));

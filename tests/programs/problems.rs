@@ -27,7 +27,7 @@ fn goes_wrong(story: &str) -> bool {
 }
 
 #[test]
-fn an_overrun_releases_another_lock_only_without_the_token() {
+fn an_overdue_release_frees_anothers_lock_only_without_the_token() {
     let stories = stories_of("problem_1_overrun");
     assert!(goes_wrong(&stories[0]), "{stories:?}");
     assert!(
@@ -38,7 +38,7 @@ fn an_overrun_releases_another_lock_only_without_the_token() {
 }
 
 #[test]
-fn a_crash_blocks_others_only_without_an_end() {
+fn a_crash_blocks_others_only_without_an_expiry() {
     let stories = stories_of("problem_2_crash");
     assert!(goes_wrong(&stories[0]), "{stories:?}");
     assert!(
@@ -49,7 +49,7 @@ fn a_crash_blocks_others_only_without_an_end() {
 }
 
 #[test]
-fn of_two_holders_both_write_only_without_asking() {
+fn two_holders_both_write_only_without_a_check() {
     let stories = stories_of("problem_3_two_holders");
     assert!(goes_wrong(&stories[0]), "{stories:?}");
     assert!(stories[1].contains("Err(Lost)"), "{stories:?}");

@@ -40,7 +40,7 @@ fn names() -> Vec<String> {
 }
 
 #[test]
-fn each_goes_wrong_by_hand_and_right_with_the_crate() {
+fn each_trap_fails_by_hand_and_works_with_the_crate() {
     let names = names();
     assert_eq!(names.len(), COUNT, "{names:?}");
     let left = Mutex::new(names.iter());
@@ -75,7 +75,7 @@ fn check_halves(name: &str, shown: &str) {
 }
 
 #[test]
-fn on_a_server_of_somebody_else_nothing_is_touched_or_left() {
+fn a_server_that_is_not_private_is_left_unchanged() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let keys = |conn: &mut redis::Connection| -> Vec<String> {
@@ -98,7 +98,7 @@ fn on_a_server_of_somebody_else_nothing_is_touched_or_left() {
 
 /// As in `traps -- all | head`.
 #[test]
-fn it_ends_in_silence_when_nobody_reads_on() {
+fn a_closed_pipe_ends_it_silently() {
     for args in [&[][..], &["no-nx"]] {
         let mut run = example("traps");
         let run = run.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -111,7 +111,7 @@ fn it_ends_in_silence_when_nobody_reads_on() {
 }
 
 #[test]
-fn a_name_that_is_none_is_refused() {
+fn an_unknown_name_is_refused() {
     let refused = traps(&["no-such-trap"]);
     assert!(
         !refused.status.success() && refused.stdout.is_empty(),
@@ -165,7 +165,7 @@ fn the_legend_of_a_picture_has_what_occurs() {
 }
 
 #[test]
-fn what_is_no_history_is_refused() {
+fn input_that_is_not_a_history_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("history.jsonl");
     fs::write(&file, "no history\n").unwrap();

@@ -11,7 +11,7 @@ use super::{bench, get, set, transaction};
 use crate::common::wait::comes_true;
 
 #[test]
-fn cut_before_executes_what_came_before_only() {
+fn cut_before_executes_only_earlier_commands() {
     let mut bench = bench();
     bench.proxy.at("SET").nth(2).cut_before();
     set(&mut bench.conn, "a", "1").unwrap();
@@ -25,7 +25,7 @@ fn cut_before_executes_what_came_before_only() {
 }
 
 #[test]
-fn cut_before_delivers_the_replies_before_it() {
+fn cut_before_delivers_earlier_replies() {
     let mut bench = bench();
     bench.proxy.at("EXEC").cut_before();
     let packed = transaction().get_packed_pipeline();
@@ -45,7 +45,7 @@ fn cut_before_delivers_the_replies_before_it() {
 }
 
 #[test]
-fn cut_after_executes_that_command_and_nothing_after_it() {
+fn cut_after_executes_that_command_and_no_later_one() {
     let mut bench = bench();
     bench.proxy.at("SET").cut_after();
     let mut pipeline = redis::pipe();
@@ -58,7 +58,7 @@ fn cut_after_executes_that_command_and_nothing_after_it() {
 }
 
 #[test]
-fn a_transaction_that_is_cut_before_its_end_does_nothing() {
+fn a_transaction_cut_before_exec_does_nothing() {
     let mut bench = bench();
     bench.proxy.at_command(3).cut_after();
     transaction().exec(&mut bench.conn).unwrap_err();
@@ -67,7 +67,7 @@ fn a_transaction_that_is_cut_before_its_end_does_nothing() {
 }
 
 #[test]
-fn swallow_executes_and_answers_nothing_any_more() {
+fn swallow_neither_executes_nor_answers() {
     let mut bench = bench();
     bench
         .conn
@@ -87,7 +87,7 @@ fn swallow_executes_and_answers_nothing_any_more() {
 }
 
 #[test]
-fn a_delayed_reply_comes_late_but_is_executed_at_once() {
+fn a_command_with_a_delayed_reply_is_executed_at_once() {
     let mut bench = bench();
     let delay = Duration::from_millis(200);
     bench.proxy.at("SET").delay(delay);
@@ -102,7 +102,7 @@ fn a_delayed_reply_comes_late_but_is_executed_at_once() {
 }
 
 #[test]
-fn half_a_reply_comes_before_the_rest_is_delayed_or_cut() {
+fn half_a_reply_arrives_before_the_rest_is_delayed_or_cut() {
     let mut bench = bench();
     set(&mut bench.direct, "long", "0123456789").unwrap();
     let packed = redis::cmd("GET").arg("long").get_packed_command();

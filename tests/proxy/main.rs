@@ -50,7 +50,7 @@ fn get(conn: &mut Connection, key: &str) -> RedisResult<Option<String>> {
 
 /// A monitor stops at its own mark, and sees those of others.
 #[test]
-fn two_monitors_of_one_server_see_all_of_it_each() {
+fn two_monitors_of_one_server_each_see_everything() {
     let mut bench = bench();
     let mut first = Monitor::start(&bench.server).unwrap();
     let mut second = Monitor::start(&bench.server).unwrap();
@@ -66,7 +66,7 @@ fn two_monitors_of_one_server_see_all_of_it_each() {
 
 /// A client of a stopped server would reach the next one.
 #[test]
-fn no_port_is_given_twice() {
+fn no_port_is_assigned_twice() {
     let mut given = HashSet::new();
     for _ in 0..500 {
         assert!(given.insert(free_port().unwrap().number()));
@@ -97,7 +97,7 @@ fn a_pipeline_is_one_round_trip() {
 }
 
 #[test]
-fn a_burst_that_comes_in_pieces_is_one_round_trip() {
+fn a_burst_in_pieces_is_one_round_trip() {
     let mut bench = bench();
     let mut pipeline = redis::pipe();
     for _ in 0..20 {
@@ -173,7 +173,7 @@ fn port(conn: &mut Connection) -> u16 {
 }
 
 #[test]
-fn a_fault_is_at_one_connection_and_about_one_key() {
+fn a_fault_applies_to_one_connection_and_one_key() {
     let mut bench = bench();
     let mut other = bench.proxy.connection().unwrap();
     let point = bench.proxy.at("SET").from(port(&mut other));
@@ -186,7 +186,7 @@ fn a_fault_is_at_one_connection_and_about_one_key() {
 }
 
 #[test]
-fn what_is_left_alone_is_neither_counted_nor_disturbed() {
+fn excluded_connections_are_neither_counted_nor_disturbed() {
     let mut bench = bench();
     let mut other = bench.proxy.connection().unwrap();
     bench.proxy.leave_alone(&[port(&mut other)]);
@@ -214,7 +214,7 @@ fn a_refused_command_aborts_its_transaction() {
 }
 
 #[test]
-fn another_reply_is_delivered_for_what_was_executed() {
+fn a_replaced_reply_belongs_to_an_executed_command() {
     let mut bench = bench();
     bench.proxy.at("SET").reply(":7\r\n");
     let reply: i64 = redis::cmd("SET")
@@ -243,7 +243,7 @@ fn messages_to_a_subscriber_pass() {
 }
 
 #[test]
-fn what_runs_each_time_runs_each_time_and_is_not_waited_for() {
+fn a_repeated_action_runs_each_time_without_a_wait() {
     let mut bench = bench();
     let mut meanwhile = bench.server.connection().unwrap();
     bench.proxy.at("GET").nth(2).run_each_time(move || {
@@ -260,7 +260,7 @@ fn what_runs_each_time_runs_each_time_and_is_not_waited_for() {
 }
 
 #[test]
-fn a_panic_in_between_closes_the_connection() {
+fn a_panic_in_an_action_closes_the_connection() {
     let mut bench = bench();
     bench.proxy.at("GET").run(|| {
         std::panic::resume_unwind(Box::new("no panic message, this one is meant"));
@@ -271,7 +271,7 @@ fn a_panic_in_between_closes_the_connection() {
 }
 
 #[test]
-fn whoever_goes_on_asking_without_an_answer_is_cut_off() {
+fn a_client_that_keeps_sending_without_answers_is_cut_off() {
     let mut bench = bench();
     let time_out = Some(Duration::from_millis(1));
     bench.proxy.at("SET").swallow();
@@ -285,7 +285,7 @@ fn whoever_goes_on_asking_without_an_answer_is_cut_off() {
 }
 
 #[test]
-fn a_server_that_is_down_closes_the_connection() {
+fn a_down_server_closes_the_connection() {
     let mut server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut conn = proxy.connection().unwrap();

@@ -111,7 +111,7 @@ fn touched(commands: &[String]) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn every_function_is_one_round_trip_granted_or_refused() {
+fn every_function_is_one_round_trip() {
     for functions in [MUTEX, REENTRANT] {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -134,7 +134,7 @@ fn every_function_is_one_round_trip_granted_or_refused() {
 }
 
 #[test]
-fn a_server_that_has_forgotten_a_script_costs_one_more() {
+fn a_forgotten_script_costs_one_more_round_trip() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut conn = proxy.connection().unwrap();
@@ -224,7 +224,7 @@ fn a_refused_attempt_writes_nothing_and_reads_only_the_lock() {
 }
 
 #[test]
-fn a_mutex_that_was_free_costs_five_commands_in_its_script_and_a_refusal_one() {
+fn a_free_mutex_costs_five_commands_in_its_script_and_a_refusal_one() {
     let (server, mut conn) = start();
     let (ours, theirs) = (Who::new("a", "ours"), Who::new("a", "theirs"));
     let [take, .., release] = MUTEX;

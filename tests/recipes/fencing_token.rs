@@ -57,7 +57,7 @@ fn time_micros(conn: &mut Connection) -> u64 {
 }
 
 #[test]
-fn it_is_the_servers_clock_in_microseconds() {
+fn it_comes_from_the_servers_clock_in_microseconds() {
     for kind in KINDS {
         let (_server, mut conn) = start();
         let before = time_micros(&mut conn);
@@ -70,7 +70,7 @@ fn it_is_the_servers_clock_in_microseconds() {
 }
 
 #[test]
-fn it_grows_over_releases_of_either_kind() {
+fn it_grows_across_releases_of_either_kind() {
     let (_server, mut conn) = start();
     let mut last = 0;
     for kind in KINDS.repeat(20) {
@@ -81,7 +81,7 @@ fn it_grows_over_releases_of_either_kind() {
 }
 
 #[test]
-fn it_grows_over_an_end_and_a_flush() {
+fn it_grows_across_an_expiry_and_a_flush() {
     for kind in KINDS {
         let (_server, mut conn) = start();
         let first = kind.acquire(&mut conn, &Token::random(), Duration::from_millis(1));
@@ -95,7 +95,7 @@ fn it_grows_over_an_end_and_a_flush() {
 
 /// The server's microseconds have no leading zeros.
 #[test]
-fn it_is_so_at_the_beginning_of_a_second() {
+fn it_is_right_at_the_beginning_of_a_second() {
     for kind in KINDS {
         let (_server, mut conn) = start();
         assert!(comes_true(|| time_micros(&mut conn) % 1_000_000 < 50_000));
@@ -107,7 +107,7 @@ fn it_is_so_at_the_beginning_of_a_second() {
 }
 
 #[test]
-fn it_is_greater_than_a_last_one_that_is_near_the_clock() {
+fn it_is_greater_than_a_previous_one_near_the_clock() {
     let (_server, mut conn) = start();
     for clock in [1_700_000_000_000_000_u64, 1_699_999_999_999_999] {
         for last in clock - 3..clock + 3 {
@@ -129,7 +129,7 @@ fn it_is_greater_than_a_last_one_that_is_near_the_clock() {
 }
 
 #[test]
-fn a_hold_that_was_taken_without_one_gets_one_of_its_own() {
+fn a_hold_taken_without_one_gets_its_own() {
     let (_server, mut conn) = start();
     let earlier = Kind::Mutex.once(&mut conn);
     let token = Token::random();
@@ -138,7 +138,7 @@ fn a_hold_that_was_taken_without_one_gets_one_of_its_own() {
 }
 
 #[test]
-fn it_is_one_more_than_a_last_one_that_is_ahead_of_the_clock() {
+fn it_is_one_more_than_a_previous_one_ahead_of_the_clock() {
     for kind in KINDS {
         let (_server, mut conn) = start();
         let ahead = time_micros(&mut conn) + 3_600_000_000;
@@ -150,7 +150,7 @@ fn it_is_one_more_than_a_last_one_that_is_ahead_of_the_clock() {
 }
 
 #[test]
-fn a_last_one_behind_the_clock_is_passed_over() {
+fn a_previous_one_behind_the_clock_is_skipped() {
     for kind in KINDS {
         let (_server, mut conn) = start();
         for last in [0_u64, 1, 1_000_000_000_000_000] {
@@ -162,7 +162,7 @@ fn a_last_one_behind_the_clock_is_passed_over() {
 }
 
 #[test]
-fn what_it_is_kept_in_ends_by_itself() {
+fn its_key_expires() {
     for kind in KINDS {
         let (_server, mut conn) = start();
         kind.once(&mut conn);
@@ -191,7 +191,7 @@ fn what_it_is_kept_in_ends_by_itself() {
 }
 
 #[test]
-fn what_is_beside_the_lock_says_who_holds_it() {
+fn the_companion_key_names_the_holder() {
     let (server, mut conn) = start();
     let token = Token::random();
     let now = time_micros(&mut conn) / 1_000;

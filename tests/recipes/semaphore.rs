@@ -25,7 +25,7 @@ fn end(conn: &mut Connection, token: &Token) -> Option<f64> {
 }
 
 #[test]
-fn an_acquire_that_is_sent_twice_has_one_permit_and_its_end_only_grows() {
+fn an_acquire_sent_twice_has_one_permit_whose_expiry_only_grows() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let token = take(&mut conn, 2, LONG).unwrap();
@@ -42,7 +42,7 @@ fn an_acquire_that_is_sent_twice_has_one_permit_and_its_end_only_grows() {
 }
 
 #[test]
-fn a_permit_that_is_released_twice_frees_one() {
+fn a_permit_released_twice_frees_one() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let [one, two] = [2, 2].map(|permits| take(&mut conn, permits, LONG).unwrap());
@@ -54,7 +54,7 @@ fn a_permit_that_is_released_twice_frees_one() {
 }
 
 #[test]
-fn a_renewal_never_takes_back_a_permit_that_was_lost() {
+fn a_renewal_never_regains_a_lost_permit() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -75,7 +75,7 @@ fn a_renewal_never_takes_back_a_permit_that_was_lost() {
 }
 
 #[test]
-fn both_keys_end_with_the_last_permit_and_are_never_shortened() {
+fn both_keys_expire_with_the_last_permit_and_are_never_shortened() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let long = take(&mut conn, 3, 4 * LONG).unwrap();
@@ -109,7 +109,7 @@ fn dump(conn: &mut Connection, key: &str) -> Vec<u8> {
 }
 
 #[test]
-fn keys_of_other_types_are_refused_and_stay_as_they_are() {
+fn keys_of_other_types_are_refused_and_unchanged() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let token = Token::random();
@@ -144,7 +144,7 @@ fn keys_of_other_types_are_refused_and_stay_as_they_are() {
 
 /// For example if the server has evicted the companion.
 #[test]
-fn a_holder_of_whom_nothing_is_known_is_shown_nevertheless() {
+fn a_holder_without_details_is_shown() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let first = take(&mut conn, 3, LONG).unwrap();
@@ -162,7 +162,7 @@ fn a_holder_of_whom_nothing_is_known_is_shown_nevertheless() {
 
 /// A companion would expire with the permits.
 #[test]
-fn a_hash_beside_it_that_is_no_companion_stays_as_it_is() {
+fn a_hash_that_is_not_a_companion_is_unchanged() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let fields: [&[&str]; 3] = [
@@ -204,7 +204,7 @@ fn fields(conn: &mut Connection) -> usize {
 }
 
 #[test]
-fn what_people_see_of_a_holder_is_of_its_first_attempt_and_is_gone_with_its_permit() {
+fn a_holders_details_come_from_its_first_attempt_and_go_with_its_permit() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -242,7 +242,7 @@ fn left(conn: &mut Connection, key: &str) -> Duration {
 }
 
 #[test]
-fn both_keys_have_an_end_from_the_first_permit_on_and_a_renewal_moves_it_to_later_only() {
+fn both_keys_expire_from_the_first_permit_on_and_renewals_only_extend() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let ends_between = |conn: &mut Connection, from: u32, to: u32| {
@@ -276,7 +276,7 @@ fn both_keys_have_an_end_from_the_first_permit_on_and_a_renewal_moves_it_to_late
 /// A server may report a later time than the start of the script, from which it counts the key's
 /// lifetime.
 #[test]
-fn a_server_that_stands_still_within_a_script_does_not_end_what_lasts_longer() {
+fn a_pause_within_a_script_does_not_end_a_longer_lease() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let long = take(&mut conn, 3, LONG).unwrap();

@@ -10,7 +10,7 @@ const NO_WAIT: Duration = Duration::ZERO;
 const LEASE: Duration = Duration::from_secs(10);
 
 #[test]
-fn the_lock_and_its_end_are_one_command() {
+fn the_lock_and_its_expiry_are_one_command() {
     let (server, mut conn) = start();
     let mut monitor = Monitor::start(&server).unwrap();
 
@@ -27,7 +27,7 @@ fn the_lock_and_its_end_are_one_command() {
 }
 
 #[test]
-fn a_lock_that_was_waited_for_gets_its_end_in_one_command() {
+fn a_lock_acquired_after_a_wait_gets_its_expiry_in_one_command() {
     let (server, mut conn) = start();
     let mut other = server.connection().unwrap();
     let () = other.pset_ex("lock:a", "another holder", 10_000).unwrap();
@@ -71,7 +71,7 @@ fn the_value_is_the_text_of_the_token_and_each_token_is_new() {
 }
 
 #[test]
-fn a_lease_below_a_second_is_a_lease() {
+fn a_lease_below_a_second_works() {
     wait::unless_halted(leases_below_a_second);
 }
 
@@ -96,7 +96,7 @@ fn leases_below_a_second() {
 }
 
 #[test]
-fn a_reply_that_came_too_late_was_ours_all_the_same() {
+fn a_late_reply_may_still_have_granted_the_lock() {
     wait::unless_halted(|| {
         // The request is delayed until the client has given up on it: its retry finds the client's
         // own token.
@@ -118,7 +118,7 @@ fn a_reply_that_came_too_late_was_ours_all_the_same() {
 }
 
 #[test]
-fn a_script_that_the_server_forgot_is_sent_again() {
+fn a_forgotten_script_is_sent_again() {
     let (_server, mut conn) = start();
     let () = conn.set("lock:a", "another holder").unwrap();
 

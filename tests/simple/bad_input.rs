@@ -77,7 +77,7 @@ fn durations() -> impl Strategy<Value = Duration> {
 }
 
 #[test]
-fn what_is_sent_on_a_dead_connection_is_another_error() {
+fn a_dead_connection_gives_another_error() {
     let server = Server::start().unwrap();
     let token = Token::random();
     let acquired = acquire_lock(&mut dead_connection(&server), "a", NO_WAIT);
@@ -96,7 +96,7 @@ fn what_is_sent_on_a_dead_connection_is_another_error() {
 }
 
 #[test]
-fn a_name_that_cannot_be_one_is_refused_by_all_functions() {
+fn all_functions_refuse_an_invalid_name() {
     let server = Server::start().unwrap();
     let mut conn = dead_connection(&server);
     let token = Token::random();
@@ -128,7 +128,7 @@ fn a_name_that_cannot_be_one_is_refused_by_all_functions() {
 }
 
 #[test]
-fn a_lease_that_cannot_be_one_is_refused() {
+fn an_invalid_lease_is_refused() {
     let server = Server::start().unwrap();
     let mut conn = dead_connection(&server);
     let nanosecond = Duration::from_nanos(1);
@@ -147,14 +147,14 @@ fn a_lease_that_cannot_be_one_is_refused() {
 }
 
 #[test]
-fn a_text_that_cannot_be_a_token_is_refused() {
+fn an_invalid_token_text_is_refused() {
     for text in ["", &"x".repeat(513), &"名".repeat(171)] {
         assert!(is_invalid(&text.parse::<Token>(), "token"), "{text}");
     }
 }
 
 #[test]
-fn a_refused_argument_is_named_and_its_text_is_not_a_token() {
+fn an_error_names_the_argument_and_shows_no_token() {
     let secret = "s3cr3t".repeat(100);
     let error = secret.parse::<Token>().unwrap_err();
     assert!(error.to_string().starts_with("invalid token: "), "{error}");
@@ -162,7 +162,7 @@ fn a_refused_argument_is_named_and_its_text_is_not_a_token() {
 }
 
 #[test]
-fn any_text_is_a_name_that_works_or_is_refused() {
+fn any_text_works_as_a_name_or_is_refused() {
     let server = Server::start().unwrap();
     let dead = RefCell::new(dead_connection(&server));
     let alive = RefCell::new(server.connection().unwrap());
@@ -186,7 +186,7 @@ fn any_text_is_a_name_that_works_or_is_refused() {
 }
 
 #[test]
-fn any_duration_is_a_lease_that_ends_or_is_refused() {
+fn any_duration_works_as_a_lease_or_is_refused() {
     let server = Server::start().unwrap();
     let dead = RefCell::new(dead_connection(&server));
     let alive = RefCell::new(server.connection().unwrap());
@@ -212,7 +212,7 @@ fn any_duration_is_a_lease_that_ends_or_is_refused() {
 }
 
 #[test]
-fn any_duration_is_a_wait_and_none_keeps_a_free_lock_waiting() {
+fn any_duration_works_as_a_wait_and_a_free_lock_is_granted_at_once() {
     let server = Server::start().unwrap();
     let conn = RefCell::new(server.connection().unwrap());
     let takes_it = |wait: Duration| {
@@ -230,7 +230,7 @@ fn any_duration_is_a_wait_and_none_keeps_a_free_lock_waiting() {
 }
 
 #[test]
-fn any_token_text_is_kept_as_it_is_or_refused() {
+fn any_token_text_is_kept_unchanged_or_refused() {
     let server = Server::start().unwrap();
     let conn = RefCell::new(server.connection().unwrap());
     let keeps_it = |text: String| {

@@ -130,7 +130,7 @@ fn a_lock_of_another_type_is_an_error() {
 }
 
 #[test]
-fn nothing_is_written_when_the_lock_is_taken_over_before_the_transaction() {
+fn nothing_is_written_if_the_lock_is_stolen_before_the_transaction() {
     let server = Server::start().unwrap();
     let (lost, tries) = commit_while(&server, |other| {
         let () = other.set("lock:a", "the next holder").unwrap();
@@ -141,7 +141,7 @@ fn nothing_is_written_when_the_lock_is_taken_over_before_the_transaction() {
 }
 
 #[test]
-fn nothing_is_written_when_the_lock_ends_before_the_transaction() {
+fn nothing_is_written_if_the_lock_expires_before_the_transaction() {
     let server = Server::start().unwrap();
     let (lost, _) = commit_while(&server, |other| {
         let () = other.pexpire("lock:a", 1).unwrap();
@@ -154,7 +154,7 @@ fn nothing_is_written_when_the_lock_ends_before_the_transaction() {
 }
 
 #[test]
-fn a_lock_that_is_renewed_before_the_transaction_is_not_lost() {
+fn a_renewal_before_the_transaction_is_not_a_loss() {
     let server = Server::start().unwrap();
     let mut renewals = 0;
     let (committed, tries) = commit_while(&server, move |other| {
@@ -169,7 +169,7 @@ fn a_lock_that_is_renewed_before_the_transaction_is_not_lost() {
 }
 
 #[test]
-fn a_lock_that_is_renewed_for_ever_is_given_up_on() {
+fn it_gives_up_if_the_lock_is_renewed_again_and_again() {
     let server = Server::start().unwrap();
     let (contended, tries) = commit_while(&server, |other| {
         let () = other.pexpire("lock:a", 20_000).unwrap();
@@ -183,7 +183,7 @@ fn a_lock_that_is_renewed_for_ever_is_given_up_on() {
 }
 
 #[test]
-fn a_build_that_panics_leaves_nothing_behind() {
+fn a_panic_in_the_closure_leaves_nothing_behind() {
     let (server, mut conn) = start();
     let token = held_lock(&mut conn);
 
@@ -199,7 +199,7 @@ fn a_build_that_panics_leaves_nothing_behind() {
 }
 
 #[test]
-fn the_lock_can_be_given_back_in_the_transaction_itself() {
+fn the_transaction_itself_can_release_the_lock() {
     let (_server, mut conn) = start();
     let token = held_lock(&mut conn);
 
@@ -213,7 +213,7 @@ fn the_lock_can_be_given_back_in_the_transaction_itself() {
 }
 
 #[test]
-fn no_commands_ask_whether_the_lock_is_still_held() {
+fn an_empty_commit_checks_that_the_lock_is_held() {
     let (_server, mut conn) = start();
     let token = held_lock(&mut conn);
 

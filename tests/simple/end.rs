@@ -30,7 +30,7 @@ fn lock_with_end(conn: &mut redis::Connection, millis: u64) {
 }
 
 #[test]
-fn a_waiter_with_a_lease_below_a_second_never_deletes_a_lock_without_end() {
+fn a_waiter_with_a_lease_below_a_second_never_deletes_a_lock_without_expiry() {
     unless_halted(a_waiter_with_a_lease_below_a_second);
 }
 
@@ -47,7 +47,7 @@ fn a_waiter_with_a_lease_below_a_second() {
 }
 
 #[test]
-fn a_lock_whose_holder_died_before_it_set_an_end_is_free_after_a_waiters_lease() {
+fn a_lock_left_without_expiry_is_free_after_a_waiters_lease() {
     let (_server, mut conn) = start();
     lock_without_end(&mut conn);
 
@@ -60,7 +60,7 @@ fn a_lock_whose_holder_died_before_it_set_an_end_is_free_after_a_waiters_lease()
 }
 
 #[test]
-fn the_end_that_one_waiter_gave_is_not_moved_by_the_next() {
+fn an_expiry_set_by_one_waiter_is_not_moved_by_the_next() {
     let (_server, mut conn) = start();
     lock_without_end(&mut conn);
 
@@ -81,7 +81,7 @@ fn the_end_that_one_waiter_gave_is_not_moved_by_the_next() {
 }
 
 #[test]
-fn a_lock_that_has_an_end_is_neither_renewed_nor_shortened_nor_written_by_a_waiter() {
+fn a_waiter_does_not_change_a_lock_that_has_an_expiry() {
     let (server, mut conn) = start();
     lock_with_end(&mut conn, 60_000);
     let ends = end_of_the_lock(&mut conn);
@@ -117,7 +117,7 @@ fn end_of_the_lock(conn: &mut redis::Connection) -> i64 {
 }
 
 #[test]
-fn a_lock_in_its_last_half_second_is_left_to_end() {
+fn a_lock_in_its_last_half_second_is_left_to_expire() {
     // TTL rounds to whole seconds: 0 here, which the book's printed code takes for "has no end".
     let (_server, mut conn) = start();
     lock_with_end(&mut conn, 300);
@@ -128,7 +128,7 @@ fn a_lock_in_its_last_half_second_is_left_to_end() {
 }
 
 #[test]
-fn a_lock_that_changes_hands_between_two_requests_keeps_its_own_end() {
+fn a_lock_that_changes_hands_between_two_requests_keeps_its_expiry() {
     // If the check and the repair were two requests, the repair could shorten the next holder's
     // lock.
     let server = Server::start().unwrap();
@@ -158,7 +158,7 @@ fn a_lock_that_changes_hands_between_two_requests_keeps_its_own_end() {
 }
 
 #[test]
-fn a_waiter_for_a_lock_without_end_gives_none() {
+fn an_endless_lease_gives_a_lock_without_expiry_none() {
     let (_server, mut conn) = start();
     lock_without_end(&mut conn);
 

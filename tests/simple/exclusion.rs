@@ -55,7 +55,7 @@ fn hammer(
 }
 
 #[test]
-fn threads_that_want_one_lock_have_it_one_at_a_time() {
+fn threads_hold_one_lock_one_at_a_time() {
     let server = Server::start().unwrap();
     let tokens = hammer(&server, 8, 20, |_| "a");
 
@@ -66,7 +66,7 @@ fn threads_that_want_one_lock_have_it_one_at_a_time() {
 }
 
 #[test]
-fn threads_that_want_several_locks_have_each_one_at_a_time() {
+fn threads_hold_each_of_several_locks_one_at_a_time() {
     const NAMES: [&str; 3] = ["a", "b", "{shop}:c"];
     let server = Server::start().unwrap();
     let tokens = hammer(&server, 6, 30, |round| NAMES[round % NAMES.len()]);
@@ -81,7 +81,7 @@ fn threads_that_want_several_locks_have_each_one_at_a_time() {
 }
 
 #[test]
-fn of_all_who_try_at_once_for_a_lock_that_ended_one_gets_it() {
+fn one_of_many_simultaneous_tries_gets_an_expired_lock() {
     let server = Server::start().unwrap();
     let mut dead = server.connection().unwrap();
     let lease = Duration::from_millis(200);

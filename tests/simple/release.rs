@@ -53,7 +53,7 @@ fn a_lock_is_released_once() {
 }
 
 #[test]
-fn it_takes_two_round_trips_and_watches_before_it_looks() {
+fn it_takes_two_round_trips_and_watches_before_it_reads() {
     let server = Server::start().unwrap();
     let token = held_lock(&mut server.connection().unwrap());
     let proxy = Proxy::in_front_of(&server).unwrap();
@@ -70,7 +70,7 @@ fn it_takes_two_round_trips_and_watches_before_it_looks() {
 }
 
 #[test]
-fn a_lock_that_somebody_else_has_is_not_ours_to_release() {
+fn a_lock_held_by_someone_else_is_not_released() {
     let (_server, mut conn) = start();
     let theirs = held_lock(&mut conn);
     let prefix = theirs.to_string()[..35].parse().unwrap();
@@ -86,7 +86,7 @@ fn a_lock_that_somebody_else_has_is_not_ours_to_release() {
 }
 
 #[test]
-fn a_lock_that_has_ended_is_not_ours_to_release() {
+fn an_expired_lock_is_not_released() {
     let (_server, mut conn) = start();
     let lease = Duration::from_millis(1);
     let token = acquire_lock_with_timeout(&mut conn, "a", NO_WAIT, lease).unwrap();
@@ -102,7 +102,7 @@ fn a_lock_that_has_ended_is_not_ours_to_release() {
 }
 
 #[test]
-fn a_lock_that_ends_before_the_delete_was_not_released() {
+fn a_lock_that_expires_before_the_delete_was_not_released() {
     let server = Server::start().unwrap();
     let (released, mut conn, _proxy) = release_while(&server, |other| {
         let () = other.pexpire("lock:a", 1).unwrap();
@@ -115,7 +115,7 @@ fn a_lock_that_ends_before_the_delete_was_not_released() {
 }
 
 #[test]
-fn a_delete_that_found_nothing_released_nothing() {
+fn a_delete_that_finds_no_key_releases_nothing() {
     // The answer of a server before 6.0.9 if the lock expires after the WATCH.
     let server = Server::start().unwrap();
     let token = held_lock(&mut server.connection().unwrap());
@@ -127,7 +127,7 @@ fn a_delete_that_found_nothing_released_nothing() {
 }
 
 #[test]
-fn a_lock_that_is_taken_over_before_the_delete_stays() {
+fn a_lock_stolen_before_the_delete_stays() {
     let server = Server::start().unwrap();
     let (released, mut conn, _proxy) = release_while(&server, |other| {
         let () = other.pset_ex("lock:a", "the next holder", 60_000).unwrap();
@@ -155,7 +155,7 @@ fn a_lock_that_becomes_another_type_before_the_delete_stays() {
 }
 
 #[test]
-fn an_end_given_by_somebody_else_before_the_delete_does_not_keep_the_lock() {
+fn an_expiry_set_before_the_delete_does_not_prevent_the_release() {
     let server = Server::start().unwrap();
     let mut touched = false;
     let (released, mut conn, _proxy) = release_while(&server, move |other| {
@@ -169,7 +169,7 @@ fn an_end_given_by_somebody_else_before_the_delete_does_not_keep_the_lock() {
 }
 
 #[test]
-fn a_lock_that_is_touched_for_ever_is_given_up_on() {
+fn it_gives_up_if_the_lock_changes_again_and_again() {
     let server = Server::start().unwrap();
     let (released, mut conn, _proxy) = release_while(&server, |other| {
         let () = other.expire("lock:a", 10).unwrap();
@@ -224,7 +224,7 @@ fn another_connection_and_another_process_can_release_it() {
 }
 
 #[test]
-fn a_lock_of_another_library_can_be_released_by_its_value() {
+fn another_librarys_lock_can_be_released_by_its_value() {
     let (_server, mut conn) = start();
     let longest = "x".repeat(512);
     for text in ["worker 7:3", "1", "名前\r\n\0", &longest] {
@@ -234,7 +234,7 @@ fn a_lock_of_another_library_can_be_released_by_its_value() {
 }
 
 #[test]
-fn a_token_is_shown_by_its_display_alone() {
+fn only_display_shows_a_token() {
     let server = Server::start().unwrap();
     let token = Token::random();
     assert_eq!(format!("{token:?}"), "Token(..)");

@@ -44,7 +44,7 @@ impl Held {
 }
 
 #[test]
-fn results_come_as_the_type_that_is_asked_for() {
+fn results_have_the_requested_type() {
     let mut held = Held::start();
     let build = |pipeline: &mut Pipeline| {
         pipeline.set("text", "x").ignore().get("text");
@@ -68,7 +68,7 @@ fn results_come_as_the_type_that_is_asked_for() {
 }
 
 #[test]
-fn an_atomic_pipeline_and_one_that_ignores_all_are_the_same_transaction() {
+fn atomic_and_ignoring_pipelines_are_the_same_transaction() {
     let mut held = Held::start();
     let pair: (i64, i64) = held
         .commit(|pipeline| {
@@ -88,7 +88,7 @@ fn an_atomic_pipeline_and_one_that_ignores_all_are_the_same_transaction() {
 }
 
 #[test]
-fn a_connection_that_speaks_resp3_answers_alike() {
+fn a_resp3_connection_behaves_the_same() {
     let mut held = Held::start();
     let url = format!("{}?protocol=resp3", held.server.url());
     held.conn = redis::Client::open(url).unwrap().get_connection().unwrap();
@@ -110,7 +110,7 @@ fn a_connection_that_speaks_resp3_answers_alike() {
 }
 
 #[test]
-fn a_push_that_comes_between_is_no_answer() {
+fn a_push_message_is_not_taken_for_an_answer() {
     let mut held = Held::start();
     let url = format!("{}?protocol=resp3", held.server.url());
     held.conn = redis::Client::open(url).unwrap().get_connection().unwrap();
@@ -133,7 +133,7 @@ fn a_push_that_comes_between_is_no_answer() {
 }
 
 #[test]
-fn a_refusal_among_others_that_ran_is_partial() {
+fn one_refusal_among_executed_commands_is_partial() {
     let mut held = Held::start();
     for ignore_errors in [false, true] {
         let partial: Result<redis::Value> = held.commit(|pipeline| {
@@ -159,7 +159,7 @@ fn a_refusal_among_others_that_ran_is_partial() {
 }
 
 #[test]
-fn a_transaction_of_refusals_alone_did_not_happen() {
+fn a_transaction_of_refusals_only_did_nothing() {
     let mut held = Held::start();
     let () = held.conn.set("text", "x").unwrap();
     let refused: Result<()> = held.commit(|pipeline| {
@@ -178,7 +178,7 @@ fn a_transaction_of_refusals_alone_did_not_happen() {
 }
 
 #[test]
-fn a_script_that_failed_may_have_written_before() {
+fn a_failed_script_may_have_written_before() {
     let mut held = Held::start();
     let script = "redis.call('SET', 'n', 1) return redis.call('NOSUCH')";
     for command in ["EVAL", "eval"] {
@@ -192,7 +192,7 @@ fn a_script_that_failed_may_have_written_before() {
 }
 
 #[test]
-fn a_command_that_the_server_does_not_take_stops_the_others() {
+fn a_command_that_the_server_rejects_stops_the_others() {
     let mut held = Held::start();
     for (command, words) in [("NOSUCH", "unknown command"), ("GET", "wrong number")] {
         let refused: Result<()> = held.commit(|pipeline| {
@@ -210,7 +210,7 @@ fn a_command_that_the_server_does_not_take_stops_the_others() {
 }
 
 #[test]
-fn results_of_another_type_or_number_did_happen() {
+fn results_of_another_type_or_number_were_executed() {
     let mut held = Held::start();
     let build = |pipeline: &mut Pipeline| {
         pipeline.incr("n", 1).set("text", "x").ignore().get("text");
@@ -230,7 +230,7 @@ fn results_of_another_type_or_number_did_happen() {
 }
 
 #[test]
-fn an_answer_that_cannot_be_read_is_not_repeated_in_the_error() {
+fn an_unreadable_answer_is_not_repeated_in_the_error() {
     let mut held = Held::start();
     let error = held
         .commit::<(i64,)>(|pipeline| {
@@ -242,7 +242,7 @@ fn an_answer_that_cannot_be_read_is_not_repeated_in_the_error() {
 }
 
 #[test]
-fn commands_that_break_a_transaction_or_change_the_connection_are_not_taken() {
+fn commands_that_break_a_transaction_or_change_the_connection_are_refused() {
     let mut held = Held::start();
     let mut other = held.server.connection().unwrap();
     let () = redis::cmd("CONFIG")
@@ -281,7 +281,7 @@ fn commands_that_break_a_transaction_or_change_the_connection_are_not_taken() {
 
 /// So an error can be stored and returned to several callers.
 #[test]
-fn a_clone_of_an_error_says_the_same_from_the_same_source() {
+fn a_cloned_error_has_the_same_text_and_source() {
     let Held {
         server, mut conn, ..
     } = Held::start();

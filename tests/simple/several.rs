@@ -13,7 +13,7 @@ use redis::Commands;
 use crate::common::{LONG, MS, Proxy, SLACK, Server, hold::comes_true, wait::unless_halted};
 
 #[test]
-fn all_are_held_inside_with_the_tokens_in_the_order_of_the_names_and_free_afterwards() {
+fn the_closure_has_all_locks_with_tokens_in_the_order_of_the_names() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let names = ["b", "a", "c"];
@@ -28,7 +28,7 @@ fn all_are_held_inside_with_the_tokens_in_the_order_of_the_names_and_free_afterw
 }
 
 #[test]
-fn where_one_is_not_had_nothing_runs_and_none_is_held() {
+fn if_one_lock_is_busy_nothing_runs_and_no_lock_is_held() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let token = acquire_lock_with_timeout(&mut conn, "b", Duration::ZERO, LONG).unwrap();
@@ -40,7 +40,7 @@ fn where_one_is_not_had_nothing_runs_and_none_is_held() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_arguments_are_refused() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let refused: [&[&str]; 3] = [&[], &["a", "b", "a"], &["a", ""]];
@@ -53,7 +53,7 @@ fn what_makes_no_sense_is_refused() {
 
 /// The wait takes longer than the first lock's lease.
 #[test]
-fn what_is_held_is_renewed_while_the_next_is_waited_for() {
+fn held_locks_are_renewed_while_waiting_for_the_next() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let [mut conn, mut other] = [(); 2].map(|()| server.connection().unwrap());
@@ -76,7 +76,7 @@ fn what_is_held_is_renewed_while_the_next_is_waited_for() {
 }
 
 #[test]
-fn one_that_was_taken_away_while_the_next_was_waited_for_is_a_loss() {
+fn a_lock_stolen_while_waiting_for_the_next_is_a_loss() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let [mut conn, mut other] = [(); 2].map(|()| server.connection().unwrap());
@@ -98,7 +98,7 @@ fn one_that_was_taken_away_while_the_next_was_waited_for_is_a_loss() {
 }
 
 #[test]
-fn a_loss_inside_is_told_with_all_names_and_a_panic_releases_all() {
+fn a_loss_names_all_locks_and_a_panic_releases_all() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let ran = with_locks(&mut conn, &["c", "a", "b"], LONG, LONG, |conn, _| {
@@ -116,7 +116,7 @@ fn a_loss_inside_is_told_with_all_names_and_a_panic_releases_all() {
 
 /// In the callers' orders each would wait for the other until its time limit.
 #[test]
-fn callers_with_opposite_orders_do_not_wait_in_a_circle() {
+fn callers_with_opposite_orders_do_not_deadlock() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         thread::scope(|scope| {
@@ -138,7 +138,7 @@ fn callers_with_opposite_orders_do_not_wait_in_a_circle() {
 }
 
 #[test]
-fn a_single_lock_and_a_mutex_exclude_it() {
+fn single_locks_and_mutexes_exclude_it() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let ran = with_lock(&mut conn, "a", MS, LONG, |conn, token| {
@@ -151,7 +151,7 @@ fn a_single_lock_and_a_mutex_exclude_it() {
 
 /// The last one is granted at once, but its answer takes longer than the leases.
 #[test]
-fn all_are_held_inside_however_long_the_answers_took() {
+fn all_are_held_in_the_closure_however_slow_the_answers() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -171,7 +171,7 @@ fn all_are_held_inside_however_long_the_answers_took() {
 }
 
 #[test]
-fn a_lease_that_is_over_before_the_answer_comes_is_a_loss() {
+fn a_lease_that_expires_before_its_answer_is_a_loss() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -189,7 +189,7 @@ fn a_lease_that_is_over_before_the_answer_comes_is_a_loss() {
 
 /// Otherwise each release would wait for its own answer.
 #[test]
-fn a_release_beside_a_silent_server_takes_the_time_of_one() {
+fn releasing_all_from_a_silent_server_takes_one_timeout() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -211,7 +211,7 @@ fn a_release_beside_a_silent_server_takes_the_time_of_one() {
 
 /// The closure leaves a transaction open, and releases a lock.
 #[test]
-fn what_the_closure_leaves_behind_is_put_right_and_what_it_released_is_told() {
+fn an_open_transaction_is_discarded_and_a_released_lock_reported() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let ran = with_locks(&mut conn, &["b", "a"], LONG, LONG, |conn, tokens| {
@@ -225,7 +225,7 @@ fn what_the_closure_leaves_behind_is_put_right_and_what_it_released_is_told() {
 }
 
 #[test]
-fn one_lock_and_fifty() {
+fn one_lock_and_fifty_locks() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let names: Vec<String> = (0..50).map(|number| number.to_string()).collect();

@@ -27,7 +27,7 @@ fn held_lock(conn: &mut Connection) -> Token {
 }
 
 #[test]
-fn no_wait_is_one_try_and_takes_a_free_lock() {
+fn a_zero_wait_tries_once_and_takes_a_free_lock() {
     let (_server, mut conn) = start();
     for acquire in BOTH {
         for wait in [NO_WAIT, Duration::from_nanos(1)] {
@@ -38,7 +38,7 @@ fn no_wait_is_one_try_and_takes_a_free_lock() {
 }
 
 #[test]
-fn no_wait_for_a_held_lock_is_over_at_once() {
+fn a_zero_wait_for_a_held_lock_returns_at_once() {
     let (_server, mut conn) = start();
     held_lock(&mut conn);
     for acquire in BOTH {
@@ -65,7 +65,7 @@ fn a_wait_ends_at_its_deadline() {
 }
 
 #[test]
-fn a_wait_without_end_ends_with_the_release() {
+fn an_endless_wait_ends_with_the_release() {
     let server = Server::start().unwrap();
     for acquire in BOTH {
         let mut holder = server.connection().unwrap();
@@ -113,7 +113,7 @@ fn a_waiter_asks_now_and_then() {
 }
 
 #[test]
-fn a_lock_that_ends_by_itself_is_free_to_whoever_waits() {
+fn a_waiter_gets_a_lock_that_expires() {
     let server = Server::start().unwrap();
     let mut holder = server.connection().unwrap();
     let mut conn = server.connection().unwrap();

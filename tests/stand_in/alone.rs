@@ -41,7 +41,7 @@ impl Events for Told {
 }
 
 #[test]
-fn an_hour_passes_at_once_and_every_lease_is_renewed_in_it() {
+fn advancing_an_hour_is_immediate_and_renews_every_lease() {
     let stand_in = StandIn::new();
     let heard = Arc::new(Told::default());
     let events = Arc::clone(&heard) as Arc<dyn Events>;
@@ -70,7 +70,7 @@ fn an_hour_passes_at_once_and_every_lease_is_renewed_in_it() {
 }
 
 #[test]
-fn a_leap_over_the_end_is_a_loss() {
+fn jumping_past_the_expiry_is_a_loss() {
     let stand_in = StandIn::new();
     let locks = stand_in.locks().unwrap();
     let lease = locks.lock("a").acquire(SECOND).unwrap();
@@ -85,7 +85,7 @@ fn a_leap_over_the_end_is_a_loss() {
 }
 
 #[test]
-fn the_holder_knows_of_a_loss_on_return() {
+fn the_holder_knows_of_a_loss_when_the_call_returns() {
     let stand_in = StandIn::new();
     let locks = stand_in.locks().unwrap();
     for lock in every_kind(&locks) {
@@ -110,7 +110,7 @@ fn the_holder_knows_of_a_loss_on_return() {
 
 /// Repeated, because it is a race.
 #[test]
-fn whatever_there_is_to_tell_has_been_told_on_return() {
+fn all_events_are_delivered_when_the_call_returns() {
     for _ in 0..20 {
         let stand_in = StandIn::new();
         let heard = Arc::new(Told::default());
@@ -137,7 +137,7 @@ fn whatever_there_is_to_tell_has_been_told_on_return() {
 }
 
 #[test]
-fn who_is_told_may_use_the_stand_in() {
+fn hooks_may_use_the_stand_in() {
     let takes = || {
         let stand_in = StandIn::new();
         let lease = stand_in.locks().unwrap().lock("a").acquire(SECOND).unwrap();
@@ -158,7 +158,7 @@ fn who_is_told_may_use_the_stand_in() {
 }
 
 #[test]
-fn a_lock_is_free_as_soon_as_its_lease_has_passed() {
+fn a_lock_is_free_when_its_lease_expires() {
     let stand_in = StandIn::new();
     let lease = 1_234 * SECOND / 1_000;
     let options = Options::new().lease(lease).renewal(false);
@@ -177,7 +177,7 @@ fn a_lock_is_free_as_soon_as_its_lease_has_passed() {
 }
 
 #[test]
-fn the_clock_never_goes_back_nor_too_far() {
+fn the_clock_never_goes_back_or_too_far() {
     let stand_in = StandIn::new();
     let lock = stand_in.locks().unwrap().lock("a");
     let lease = lock.acquire(SECOND).unwrap();
@@ -192,7 +192,7 @@ fn the_clock_never_goes_back_nor_too_far() {
 }
 
 #[test]
-fn a_wait_of_an_hour_is_over_when_an_hour_has_passed() {
+fn a_wait_of_an_hour_ends_after_an_hour_of_the_clock() {
     let stand_in = StandIn::new();
     let locks = stand_in.locks().unwrap();
     let lock = locks.lock("a");
@@ -213,7 +213,7 @@ fn a_wait_of_an_hour_is_over_when_an_hour_has_passed() {
 
 /// Repeated, because it is a race.
 #[test]
-fn who_has_just_begun_to_wait_notices_that_time_passes() {
+fn a_new_waiter_notices_that_time_passes() {
     let stand_in = StandIn::new();
     let locks = stand_in.locks().unwrap();
     for round in 0..100 {
@@ -242,7 +242,7 @@ fn who_has_just_begun_to_wait_notices_that_time_passes() {
 }
 
 #[test]
-fn a_signal_that_is_waited_for_is_raised_when_the_clock_is_moved() {
+fn moving_the_clock_raises_a_loss_signal() {
     let stand_in = StandIn::new();
     let lock = stand_in.locks().unwrap().lock("a");
     let lease = lock.acquire(SECOND).unwrap();
@@ -255,7 +255,7 @@ fn a_signal_that_is_waited_for_is_raised_when_the_clock_is_moved() {
 }
 
 #[test]
-fn while_it_is_disconnected_leases_run_out() {
+fn leases_expire_while_disconnected() {
     let stand_in = StandIn::new();
     let lock = stand_in.locks().unwrap().lock("a");
     let lease = lock.acquire(SECOND).unwrap();
@@ -272,7 +272,7 @@ fn while_it_is_disconnected_leases_run_out() {
 
 /// Repeated, because it is a race.
 #[test]
-fn what_has_changed_while_it_was_disconnected_is_known_on_return() {
+fn changes_during_a_disconnection_are_known_afterwards() {
     for round in 0..20 {
         let stand_in = StandIn::new();
         let locks = stand_in.locks().unwrap();
@@ -295,7 +295,7 @@ fn what_has_changed_while_it_was_disconnected_is_known_on_return() {
 }
 
 #[test]
-fn a_lock_of_another_prefix_goes_by_its_key() {
+fn a_lock_with_another_prefix_is_addressed_by_its_key() {
     let stand_in = StandIn::new();
     let locks = stand_in
         .locks()
@@ -309,7 +309,7 @@ fn a_lock_of_another_prefix_goes_by_its_key() {
 }
 
 #[test]
-fn a_lock_of_another_prefix_can_be_stolen_before_anybody_has_had_it() {
+fn a_never_held_lock_with_another_prefix_can_be_stolen() {
     let stand_in = StandIn::new();
     for name in ["job:a", "a"] {
         stand_in.steal(name);
@@ -324,7 +324,7 @@ fn a_lock_of_another_prefix_can_be_stolen_before_anybody_has_had_it() {
 }
 
 #[test]
-fn a_name_comes_before_a_key() {
+fn a_name_takes_precedence_over_a_key() {
     let stand_in = StandIn::new();
     let locks = stand_in.locks().unwrap();
     let [short, long] = ["a", "lock:a"].map(|name| locks.lock(name).acquire(SECOND).unwrap());
@@ -333,7 +333,7 @@ fn a_name_comes_before_a_key() {
 }
 
 #[test]
-fn two_stand_ins_know_nothing_of_each_other() {
+fn two_stand_ins_are_independent() {
     let [one, other] = [(); 2].map(|()| StandIn::new());
     let lease = one.locks().unwrap().lock("a").acquire(SECOND).unwrap();
     other.advance(HOUR);
@@ -343,7 +343,7 @@ fn two_stand_ins_know_nothing_of_each_other() {
 }
 
 #[test]
-fn a_lost_answer_is_unknown_of_whatever_is_asked_and_made_good() {
+fn a_lost_answer_is_unknown_for_every_call_and_is_repaired() {
     let stand_in = StandIn::new();
     let locks = stand_in.locks().unwrap();
     let is_unknown = |error: Error| matches!(error, Error::Unknown { .. });
@@ -380,7 +380,7 @@ fn a_lost_answer_is_unknown_of_whatever_is_asked_and_made_good() {
 }
 
 #[test]
-fn who_steals_a_lock_has_it_for_as_long_as_is_said() {
+fn a_stolen_lock_lasts_as_long_as_requested() {
     let stand_in = StandIn::new();
     let lock = stand_in.locks().unwrap().lock("a");
     stand_in.steal_for("a", HOUR);
@@ -391,7 +391,7 @@ fn who_steals_a_lock_has_it_for_as_long_as_is_said() {
 }
 
 #[test]
-fn a_failover_forgets_the_last_writes_and_no_others() {
+fn a_failover_loses_only_the_last_writes() {
     let stand_in = StandIn::new();
     let locks = stand_in.locks().unwrap();
     let free_again = locks.lock("c").acquire(SECOND).unwrap();
@@ -418,7 +418,7 @@ fn a_failover_forgets_the_last_writes_and_no_others() {
 }
 
 #[test]
-fn a_permit_ends_with_its_own_lease_whoever_holds_another() {
+fn a_permit_expires_with_its_own_lease() {
     let stand_in = StandIn::new();
     let lock = stand_in.locks().unwrap().semaphore("api", 2);
     let for_long = |seconds: u32| {

@@ -28,7 +28,7 @@ fn waits(lock: &Lock, count: usize) -> bool {
 }
 
 #[test]
-fn who_comes_too_late_is_told_so_in_time() {
+fn contention_is_reported_in_time() {
     on_both(|world| {
         let (ours, theirs) = (world.locks(), world.locks());
         let _held = theirs.lock("a").acquire(LONG).unwrap();
@@ -40,7 +40,7 @@ fn who_comes_too_late_is_told_so_in_time() {
 }
 
 #[test]
-fn whatever_frees_it_wakes_who_waits() {
+fn every_kind_of_release_wakes_a_waiter() {
     type Free = fn(&dyn World, &Lock);
     let ways: [Free; 2] = [
         |_, lock| assert!(lock.force_release().unwrap().is_held()),
@@ -65,7 +65,7 @@ fn whatever_frees_it_wakes_who_waits() {
 }
 
 #[test]
-fn turns_are_in_order_and_may_be_handed_over() {
+fn waiters_are_served_in_order_with_and_without_hand_over() {
     on_both(|world| {
         [0, 10].map(|turns| {
             let options = Options::new().hand_over(turns, LONG);
@@ -93,7 +93,7 @@ fn turns_are_in_order_and_may_be_handed_over() {
 }
 
 #[test]
-fn fencing_tokens_that_nobody_used_are_handed_back() {
+fn unused_fencing_tokens_are_returned() {
     on_both(|world| {
         // As many as fit into a second.
         let options = Options::new().hand_over(1_000_000, LONG);
@@ -126,7 +126,7 @@ fn a_lease_ends_unless_it_is_renewed() {
 }
 
 #[test]
-fn what_has_run_out_is_neither_ended_nor_stolen_from() {
+fn an_expired_lock_can_be_neither_ended_nor_stolen() {
     on_both(|world| {
         let options = Options::new().lease(50 * MS).renewal(false);
         let locks = world.locks().with(options);
@@ -180,7 +180,7 @@ impl Events for Told {
 }
 
 #[test]
-fn a_loss_is_told_in_every_way_for_every_kind() {
+fn every_kind_of_lock_reports_a_loss_in_every_way() {
     on_both(|world| {
         let told_of = Arc::new(Told::default());
         let events = Arc::clone(&told_of) as Arc<dyn Events>;
@@ -221,7 +221,7 @@ fn a_loss_is_told_in_every_way_for_every_kind() {
 }
 
 #[test]
-fn readers_share_and_a_writer_that_waits_comes_first() {
+fn readers_share_and_a_waiting_writer_comes_first() {
     on_both(|world| {
         let (ours, theirs) = (world.locks(), world.locks());
         let readers = [ours.read("a"), theirs.read("a")].map(|lock| lock.acquire(LONG).unwrap());
@@ -242,7 +242,7 @@ fn readers_share_and_a_writer_that_waits_comes_first() {
 
 /// Concurrent and repeated, because it is a race.
 #[test]
-fn a_writer_that_gives_up_keeps_readers_out_no_longer() {
+fn a_writer_that_gives_up_lets_readers_in() {
     on_both(|world| {
         let theirs = world.locks();
         let names = (0..12).map(|number| number.to_string());
@@ -280,7 +280,7 @@ fn a_writer_that_gives_up_keeps_readers_out_no_longer() {
 }
 
 #[test]
-fn an_owner_may_enter_again_and_leaves_as_often() {
+fn an_owner_may_enter_again_and_releases_as_often() {
     on_both(|world| {
         let owner = |name| Options::new().owner(Owner::new(name).unwrap());
         let locks = world.locks();
@@ -299,7 +299,7 @@ fn an_owner_may_enter_again_and_leaves_as_often() {
 }
 
 #[test]
-fn without_a_server_it_is_said_so_and_made_good_later() {
+fn an_outage_is_reported_and_repaired_later() {
     on_both(|world| {
         // A process with a connection cannot know whether its first attempt was executed.
         let (locks, others) = (world.locks(), world.locks());
@@ -323,7 +323,7 @@ fn without_a_server_it_is_said_so_and_made_good_later() {
 }
 
 #[test]
-fn what_cannot_be_a_lock_is_refused() {
+fn invalid_locks_are_refused() {
     on_both(|world| {
         let locks = world.locks();
         let long = "x".repeat(513);
@@ -339,7 +339,7 @@ fn what_cannot_be_a_lock_is_refused() {
 }
 
 #[test]
-fn two_kinds_on_one_name_are_an_error() {
+fn two_kinds_with_one_name_are_an_error() {
     on_both(|world| {
         let locks = world.locks();
         let all = || {
@@ -360,7 +360,7 @@ fn two_kinds_on_one_name_are_an_error() {
 }
 
 #[test]
-fn what_is_done_once_is_not_done_again_until_the_period_is_over() {
+fn run_once_does_not_run_again_within_the_period() {
     on_both(|world| {
         let (ours, theirs) = (world.locks(), world.locks());
         let period = 4_000 * MS;
@@ -400,7 +400,7 @@ fn what_is_done_once_is_not_done_again_until_the_period_is_over() {
 }
 
 #[test]
-fn a_shorter_period_takes_no_mark_away() {
+fn a_shorter_period_does_not_remove_a_mark() {
     on_both(|world| {
         let lock = world.locks().lock("a");
         let run = |period: Duration| match lock.run_once(period, MS, |_| Ok::<_, Error>(())) {

@@ -35,7 +35,7 @@ fn written(stand_in: &StandIn) -> Vec<String> {
 }
 
 #[test]
-fn a_commit_comes_to_the_same_as_on_a_server() {
+fn a_commit_behaves_as_on_a_server() {
     on_both(|world| {
         let locks = world.locks();
         every_kind(&locks).map(|lock| {
@@ -66,7 +66,7 @@ fn a_commit_comes_to_the_same_as_on_a_server() {
 }
 
 #[test]
-fn what_was_committed_is_recorded_under_its_lock() {
+fn commits_are_recorded_under_their_lock() {
     let stand_in = StandIn::new();
     let locks = stand_in.locks().unwrap();
     for lock in every_kind(&locks) {
@@ -90,7 +90,7 @@ fn what_was_committed_is_recorded_under_its_lock() {
 }
 
 #[test]
-fn a_command_answers_what_a_test_says_and_otherwise_what_it_does() {
+fn a_command_returns_the_tests_answer_or_its_own() {
     let stand_in = StandIn::new();
     let lease = held(&stand_in);
     let editions = |lease: &Lease| -> Result<(u64,), Error> {
@@ -125,7 +125,7 @@ fn a_command_answers_what_a_test_says_and_otherwise_what_it_does() {
 }
 
 #[test]
-fn a_command_that_nobody_answers_is_refused_with_advice() {
+fn an_unknown_command_is_refused_with_advice() {
     let stand_in = StandIn::new();
     let lease = held(&stand_in);
     let refused = lease.commit(|pipe| _ = pipe.lpush("b", 1));
@@ -137,7 +137,7 @@ fn a_command_that_nobody_answers_is_refused_with_advice() {
 }
 
 #[test]
-fn a_refusal_that_a_test_has_set_is_told_as_the_servers() {
+fn a_refusal_set_by_a_test_looks_like_the_servers() {
     let stand_in = StandIn::new();
     let lease = held(&stand_in);
     let refusal = parse_redis_value(b"-OOM no memory\r\n").unwrap();
@@ -161,7 +161,7 @@ fn a_refusal_that_a_test_has_set_is_told_as_the_servers() {
 }
 
 #[test]
-fn a_commit_under_a_lock_that_was_stolen_is_lost_and_not_recorded() {
+fn a_commit_under_a_stolen_lock_is_lost_and_not_recorded() {
     let stand_in = StandIn::new();
     let locks = stand_in.locks().unwrap();
     for lock in every_kind(&locks) {
@@ -182,7 +182,7 @@ fn a_commit_under_a_lock_that_was_stolen_is_lost_and_not_recorded() {
 }
 
 #[test]
-fn a_commit_whose_answer_is_lost_is_unknown_and_executed() {
+fn a_commit_without_an_answer_is_unknown_and_executed() {
     let stand_in = StandIn::new();
     let lease = held(&stand_in);
     stand_in.fail_next(Action::Commit, Failure::LostReply);
@@ -202,7 +202,7 @@ fn a_commit_whose_answer_is_lost_is_unknown_and_executed() {
 }
 
 #[test]
-fn a_commit_that_is_repeated_by_its_id_is_recorded_once_for_as_long_as_it_is_remembered() {
+fn a_commit_repeated_by_its_id_is_recorded_once_while_its_mark_lasts() {
     let stand_in = StandIn::new();
     let lock = stand_in.locks().unwrap().lock("a");
     let once_under = |lease: &Lease, id: &str| {
@@ -236,7 +236,7 @@ fn a_commit_that_is_repeated_by_its_id_is_recorded_once_for_as_long_as_it_is_rem
 }
 
 #[test]
-fn a_commit_that_releases_wakes_who_waits() {
+fn a_releasing_commit_wakes_a_waiter() {
     let stand_in = StandIn::new();
     let other = stand_in.locks().unwrap().lock("a");
     let mut took = Duration::ZERO;

@@ -87,7 +87,7 @@ fn commands_answer_as_on_a_server() {
 }
 
 #[test]
-fn what_has_an_end_is_gone_after_it() {
+fn keys_with_an_expiry_disappear() {
     on_both(|world| {
         let mut conn = world.pool().get().unwrap();
         let mut asked: Vec<_> = [
@@ -163,7 +163,7 @@ fn a_transaction_reads_and_writes_while_the_lock_is_held() {
 }
 
 #[test]
-fn a_key_that_changes_meanwhile_starts_it_again() {
+fn a_changed_key_restarts_the_transaction() {
     on_both(|world| {
         fill(world, 7);
         let locks = world.locks();
@@ -227,7 +227,7 @@ fn the_functions_of_the_book_take_its_connections() {
 }
 
 #[test]
-fn the_locks_that_are_held_are_found_beside_the_data() {
+fn held_locks_are_found_beside_the_data() {
     on_both(|world| {
         fill(world, 7);
         let locks = world.locks();
@@ -260,7 +260,7 @@ fn a_commit_on_a_callers_connection_writes_or_is_refused() {
 }
 
 #[test]
-fn a_read_that_fails_once_is_repeated_and_one_that_goes_on_failing_is_an_error() {
+fn a_read_is_retried_once_and_then_an_error() {
     let stand_in = StandIn::new();
     let lease = stand_in.locks().unwrap().lock("a").acquire(LONG).unwrap();
     let pay = || told(&lease.transaction(&[], pay));
@@ -299,7 +299,7 @@ fn every_request_for_a_lock_may_fail_and_no_other() {
 }
 
 #[test]
-fn a_connection_breaks_when_the_server_is_not_there_and_another_leads_to_the_data() {
+fn a_connection_breaks_with_the_server_and_a_new_one_finds_the_data() {
     let stand_in = StandIn::new();
     fill(&stand_in, 7);
     let lease = stand_in.locks().unwrap().lock("a").acquire(LONG).unwrap();

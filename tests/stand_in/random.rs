@@ -68,7 +68,7 @@ fn they_agree(cases: u32) -> u32 {
 
 /// It mostly sleeps.
 #[test]
-fn they_answer_alike() {
+fn stand_in_and_server_behave_the_same() {
     let compared = AtomicU32::new(0);
     at_once([10; 6], |cases| {
         compared.fetch_add(they_agree(cases), Ordering::SeqCst);
@@ -78,7 +78,7 @@ fn they_answer_alike() {
 
 #[test]
 #[ignore = "a minute: `cargo test --features testing --test stand_in -- --ignored`"]
-fn they_answer_alike_thousands_of_times() {
+fn stand_in_and_server_behave_the_same_in_thousands_of_runs() {
     at_once([500; 6], |cases| {
         assert!(they_agree(cases) > cases / 2, "the machine is too busy");
     });

@@ -54,7 +54,7 @@ fn named(error: &Error) -> String {
 }
 
 #[test]
-fn all_or_none_and_what_is_written_and_lost_comes_to_the_same() {
+fn sets_behave_as_on_a_server() {
     on_both(|world| {
         let heard = Arc::new(Heard::default());
         let events = Arc::clone(&heard) as Arc<dyn Events>;
@@ -91,7 +91,7 @@ fn all_or_none_and_what_is_written_and_lost_comes_to_the_same() {
 }
 
 #[test]
-fn a_commit_under_a_set_is_recorded_with_the_names_of_its_locks() {
+fn a_commit_of_a_set_is_recorded_with_its_lock_names() {
     let stand_in = StandIn::new();
     let leases = stand_in
         .locks()
@@ -110,7 +110,7 @@ fn a_commit_under_a_set_is_recorded_with_the_names_of_its_locks() {
 }
 
 #[test]
-fn a_commit_names_the_lock_that_is_lost_and_the_others_stay_held() {
+fn a_commit_names_the_lost_lock_and_the_others_stay_held() {
     on_both(|world| {
         let (ours, theirs) = (world.locks(), world.locks());
         let leases = ours.all_of(["a", "b", "c"]).acquire(LONG).unwrap();
@@ -126,7 +126,7 @@ fn a_commit_names_the_lock_that_is_lost_and_the_others_stay_held() {
 
 /// On the stand-in's clock, which the test moves.
 #[test]
-fn a_wait_for_the_loss_of_any_ends_when_the_first_lease_is_over() {
+fn waiting_for_any_loss_ends_with_the_first_expired_lease() {
     let stand_in = StandIn::new();
     let locks = stand_in.locks().unwrap();
     let hours = |hours: u64| Duration::from_secs(hours * 3_600);

@@ -29,7 +29,7 @@ fn by(certificates: TlsCertificates) -> PoolBuilder {
 }
 
 #[test]
-fn a_server_that_wants_a_certificate_is_used_with_one_alone() {
+fn a_server_that_requires_a_certificate_is_used_with_one_only() {
     let Some(server) = TlsServer::start_by("yes") else {
         return;
     };
@@ -45,7 +45,7 @@ fn a_server_that_wants_a_certificate_is_used_with_one_alone() {
 }
 
 #[test]
-fn sentinels_and_their_master_are_asked_with_the_same_certificates() {
+fn sentinels_and_their_master_get_the_same_certificates() {
     let Some(server) = TlsServer::start_by("yes") else {
         return;
     };
@@ -58,7 +58,7 @@ fn sentinels_and_their_master_are_asked_with_the_same_certificates() {
 }
 
 #[test]
-fn all_nodes_of_a_cluster_are_asked_with_the_same_certificates() {
+fn all_nodes_of_a_cluster_get_the_same_certificates() {
     let Some(cluster) = TlsCluster::start_by(true, "yes") else {
         return;
     };
@@ -75,7 +75,7 @@ fn all_nodes_of_a_cluster_are_asked_with_the_same_certificates() {
 }
 
 #[test]
-fn certificates_that_cannot_be_used_are_refused_before_anything_is_sent() {
+fn unusable_certificates_are_refused_before_anything_is_sent() {
     let Some(server) = TlsServer::start() else {
         return;
     };

@@ -148,7 +148,7 @@ pub(crate) fn to_localhost(host: &str, port: u16) -> (String, u16) {
 }
 
 #[test]
-fn a_cluster_that_speaks_tls_is_used_by_tls_under_the_names_of_its_certificates() {
+fn a_tls_cluster_is_used_under_its_certificates_names() {
     let Some(cluster) = TlsCluster::start(true) else {
         return;
     };
@@ -173,7 +173,7 @@ fn a_cluster_that_speaks_tls_is_used_by_tls_under_the_names_of_its_certificates(
 
 /// It reports the plain ports to all clients.
 #[test]
-fn a_cluster_that_speaks_no_tls_within_is_used_by_tls_where_the_ports_are_mapped() {
+fn a_cluster_without_internal_tls_is_used_through_mapped_ports() {
     let Some(cluster) = TlsCluster::start(false) else {
         return;
     };

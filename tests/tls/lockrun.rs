@@ -26,7 +26,7 @@ const CERT: (&str, &str) = ("--cert", "client.pem");
 const KEY: (&str, &str) = ("--key", "client.key");
 
 #[test]
-fn a_ca_of_ones_own_is_a_file() {
+fn a_private_ca_comes_from_a_file() {
     let Some(server) = TlsServer::start() else {
         return;
     };
@@ -39,7 +39,7 @@ fn a_ca_of_ones_own_is_a_file() {
 }
 
 #[test]
-fn a_server_that_wants_a_certificate_gets_it_from_files() {
+fn a_client_certificate_comes_from_files() {
     let Some(server) = TlsServer::start_by("yes") else {
         return;
     };
@@ -56,7 +56,7 @@ fn a_server_that_wants_a_certificate_gets_it_from_files() {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_invalid_arguments() {
+fn unusable_files_are_invalid_arguments() {
     let Some(server) = TlsServer::start() else {
         return;
     };

@@ -140,7 +140,7 @@ fn hasty_pool(url: &str) -> Pool {
 }
 
 #[test]
-fn a_server_with_a_certificate_of_a_private_ca_is_used() {
+fn a_server_with_a_private_cas_certificate_works() {
     let Some(server) = TlsServer::start() else {
         return;
     };
@@ -182,7 +182,7 @@ fn a_certificate_for_another_name_is_refused() {
 }
 
 #[test]
-fn a_server_without_tls_is_said_and_not_waited_for() {
+fn a_server_without_tls_is_reported_at_once() {
     let plain = Server::start().unwrap();
     let url = format!("rediss://127.0.0.1:{}/", plain.port());
     let why = why_not(&hasty_pool(&url));
@@ -191,7 +191,7 @@ fn a_server_without_tls_is_said_and_not_waited_for() {
 }
 
 #[test]
-fn a_wait_for_a_handshake_that_does_not_come_ends() {
+fn a_missing_handshake_ends_in_time() {
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = silent.local_addr().unwrap();
     let why = why_not(&hasty_pool(&format!("rediss://{address}/")));
@@ -248,7 +248,7 @@ impl Drop for TlsSentinel {
 }
 
 #[test]
-fn sentinels_and_the_master_with_certificates_of_a_private_ca_are_used() {
+fn sentinels_and_master_with_a_private_cas_certificates_work() {
     let Some(server) = TlsServer::start() else {
         return;
     };

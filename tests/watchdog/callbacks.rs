@@ -48,7 +48,7 @@ impl Bench {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn who_is_called_and_who_is_not_delayed() {
+fn callbacks_do_not_delay_renewals() {
     let cases: [fn(); 4] = [
         a_panic_in_a_callback_stays_there,
         a_callback_that_takes_long_delays_no_renewal,
@@ -119,7 +119,7 @@ fn a_callback_may_use_the_watchdog_and_drop_it() {
 /// A thread that sees the loss first and stops the renewal does not take the event from the
 /// callbacks.
 #[test]
-fn a_loss_is_told_although_the_renewal_is_stopped_next() {
+fn a_loss_is_reported_even_if_the_renewal_is_stopped_next() {
     let mut bench = bench();
     let (called, calls) = mpsc::channel();
     for turn in 0..50 {
@@ -142,7 +142,7 @@ fn a_loss_is_told_although_the_renewal_is_stopped_next() {
 }
 
 #[test]
-fn what_a_callback_owns_is_dropped_with_its_renewal() {
+fn a_callback_is_dropped_with_its_renewal() {
     let mut bench = bench();
     let (first, second) = (bench.keep("first"), bench.keep("second"));
     let signal = second.lost();
@@ -206,10 +206,10 @@ fn threads(name: &str) -> usize {
 
 /// In its own process, because other tests have watchdogs too.
 #[test]
-fn one_thread_for_all_and_none_after_the_drop() {
+fn one_thread_renews_all_and_ends_at_the_drop() {
     let alone = std::env::args().any(|arg| arg == "--exact");
     if !alone {
-        let test = "callbacks::one_thread_for_all_and_none_after_the_drop";
+        let test = "callbacks::one_thread_renews_all_and_ends_at_the_drop";
         let mut run = std::process::Command::new(std::env::current_exe().unwrap());
         let output = run.args(["--exact", test]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);

@@ -102,7 +102,7 @@ impl Bench {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn what_it_survives() {
+fn faults_that_it_survives() {
     let cases: [fn(); 5] = [
         a_killed_connection_costs_nothing,
         forgotten_scripts_are_taught_again,
@@ -194,7 +194,7 @@ fn a_connection_that_falls_silent_is_given_up_in_time() {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn what_it_does_not_survive() {
+fn faults_that_it_does_not_survive() {
     let cases: [fn(); 3] = [
         the_refusal_of_one_delays_no_other,
         the_end_is_told_in_time_by_a_server_that_stays_frozen,

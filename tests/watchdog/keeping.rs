@@ -42,7 +42,7 @@ fn bench() -> Bench {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn how_long_a_lock_is_kept() {
+fn how_long_a_lock_is_renewed() {
     let cases: [fn(); 4] = [
         a_lock_outlives_its_lease_until_it_is_stopped,
         a_stopped_or_dropped_renewal_runs_out_and_tells_nothing,
@@ -82,7 +82,7 @@ fn a_lock_outlives_its_lease_until_it_is_stopped() {
 }
 
 #[test]
-fn a_lock_that_is_not_ours_is_not_kept() {
+fn a_lock_of_another_holder_is_not_renewed() {
     let mut bench = bench();
     let hold = take(&mut bench.conn, "a", LONG).unwrap();
     let stranger = Hold::mutex("a", &Token::random()).unwrap();
@@ -102,7 +102,7 @@ fn a_lock_that_is_not_ours_is_not_kept() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_refused() {
+fn invalid_leases_are_refused() {
     let mut bench = bench();
     let hold = take(&mut bench.conn, "a", LONG).unwrap();
     let day = Duration::from_secs(24 * 60 * 60);
@@ -137,7 +137,7 @@ fn a_renewal_never_shortens() {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn how_a_loss_is_told() {
+fn how_a_loss_is_reported() {
     let cases: [fn(); 3] = [
         the_newer_protocol_makes_no_difference,
         a_lock_taken_over_is_told_in_every_way,

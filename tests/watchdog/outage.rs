@@ -26,7 +26,7 @@ fn pool(url: &str, io_timeout: Duration) -> Pool {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn a_server_that_is_gone() {
+fn a_missing_server() {
     let cases: [fn(); 4] = [
         a_restarted_server_that_has_kept_the_locks_costs_nothing,
         a_restarted_server_that_has_lost_the_lock_tells_the_loss,

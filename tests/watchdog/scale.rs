@@ -42,7 +42,7 @@ fn keep_all(server: &Server, watchdog: &Watchdog, locks: u32, within: Duration) 
 /// `cargo test --release --test watchdog ten_thousand -- --ignored`
 #[test]
 #[ignore = "five seconds of both cores: cargo test --test watchdog scale -- --ignored"]
-fn ten_thousand_locks_share_a_hundred_round_trips_a_third() {
+fn ten_thousand_locks_take_a_hundred_round_trips_per_third_of_a_lease() {
     assert_round_trips_a_third(10_000, 100);
 }
 
@@ -50,7 +50,7 @@ fn ten_thousand_locks_share_a_hundred_round_trips_a_third() {
 /// `cargo test --release --test watchdog two_hundred -- --ignored`
 #[test]
 #[ignore = "four seconds, and the schedule's tests show the same: cargo test --test watchdog scale -- --ignored"]
-fn two_hundred_locks_come_to_share_two() {
+fn two_hundred_locks_come_to_share_two_round_trips() {
     assert_round_trips_a_third(200, 2);
 }
 

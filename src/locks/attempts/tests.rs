@@ -46,7 +46,7 @@ fn refusal(code: &str) -> RedisResult<Value> {
 }
 
 #[test]
-fn a_grant_ends_a_lease_after_it_was_sent() {
+fn a_grant_expires_one_lease_after_it_was_sent() {
     let settings = Settings::default();
     let sent = crate::time::now();
     let outcome = attempts(&settings, LockKind::Read).judge(reply(Ok(READ), sent), sent + 5 * MS);
@@ -203,7 +203,7 @@ fn a_waiter_asks_again_within_a_second() {
 }
 
 #[test]
-fn a_waiting_writer_asks_again_before_its_intent_has_ended() {
+fn a_waiting_writer_retries_before_its_intent_expires() {
     let settings = Settings::default();
     let now = crate::time::now();
     for (left, expected) in [(-1, 600), (10_000, 600), (70, 71)] {

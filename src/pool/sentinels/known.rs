@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greater_config_epoch_is_believed_whoever_names_it() {
+    fn a_greater_config_epoch_is_believed_from_any_sentinel() {
         let start = Instant::now();
         let mut known = known(start);
         assert_eq!(known.believe((2, 3), master(2, 8), start), Ok(true));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn another_address_of_the_same_configuration_is_believed_only_in_doubt() {
+    fn another_address_with_the_same_epoch_is_believed_only_in_doubt() {
         let start = Instant::now();
         let mut known = known(start);
         assert!(are_refused(&told(
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_configuration_is_believed_when_most_name_older_ones_for_ten_seconds() {
+    fn an_older_epoch_is_believed_if_most_name_older_ones_for_ten_seconds() {
         let start = Instant::now();
         // One sentinel alone is never enough.
         let mut one = known(start);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_names_the_known_configuration_starts_the_ten_seconds_again() {
+    fn a_sentinel_that_names_the_known_epoch_restarts_the_ten_seconds() {
         let start = Instant::now();
         let mut known = known(start);
         told(&mut known, &[0, 1], &master(2, 1), 0..10, start);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_master_where_it_is_known_is_believed_by_any_number_and_takes_it_after_a_while() {
+    fn a_known_masters_older_epoch_is_accepted_after_a_while() {
         let start = Instant::now();
         let mut known = known(start);
         let beliefs = told(&mut known, &[0, 1], &master(1, 0), 0..11, start);

@@ -109,7 +109,7 @@ mod by_a_clock_that_moves {
     }
 
     #[test]
-    fn an_answer_ends_a_row_of_failures_and_the_next_row_begins_with_short_pauses() {
+    fn an_answer_resets_the_failures_and_their_pauses() {
         let (keeper, attempted) = keeper(6);
         let lease = kept(&keeper);
         pass(&keeper, HOUR / 3);
@@ -131,7 +131,7 @@ mod by_a_clock_that_moves {
 
     /// No thread remains to renew the lease, or to call the callback at its end.
     #[test]
-    fn a_lease_whose_keeper_closes_is_in_doubt_until_its_end_and_unwatched_then() {
+    fn a_lease_whose_keeper_closes_is_in_doubt_until_its_expiry() {
         let (keeper, _attempted) = keeper(0);
         let lease = kept(&keeper);
         let (called, calls) = mpsc::channel();

@@ -63,7 +63,7 @@ fn a_refused_release_does_not_delay_the_others() {
 }
 
 #[test]
-fn a_look_without_an_answer_is_asked_again() {
+fn an_unanswered_check_is_repeated() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let terms = Terms {
         end: Some(start + MS * 3_000),
@@ -153,7 +153,7 @@ fn a_failover_during_a_renewal_repeats_it_and_the_next_holder_inherits_that() {
 /// Otherwise changes of a key by others could keep us busy: a semaphore changes with each grant and
 /// release of a permit.
 #[test]
-fn after_its_grant_and_between_two_looks_a_lease_rests() {
+fn a_lease_rests_after_its_grant_and_between_checks() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let terms = Terms {
         end: Some(start + MS * 3_000),
@@ -179,7 +179,7 @@ fn after_its_grant_and_between_two_looks_a_lease_rests() {
 /// After a success, refusals start with a short pause again, and the lease joins batches early
 /// again.
 #[test]
-fn an_answer_ends_a_row_of_refusals() {
+fn an_answer_resets_the_count_of_refusals() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let id = schedule.keep("refused", terms(3_000), start);
     for _ in 0..8 {
@@ -199,7 +199,7 @@ fn an_answer_ends_a_row_of_refusals() {
 }
 
 #[test]
-fn a_lease_whose_end_is_not_known_is_renewed_and_not_looked_at() {
+fn a_lease_with_unknown_expiry_is_renewed_and_not_checked() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let id = schedule.keep((), terms(3_000), start);
     schedule.take(start);
@@ -273,7 +273,7 @@ fn a_change_during_a_refused_renewal_is_looked_at_soon() {
 
 /// The schedule must remove it at its end, so that it does not count as the holder later.
 #[test]
-fn a_lease_whose_renewals_are_refused_is_over_at_its_end() {
+fn a_lease_with_refused_renewals_ends_at_its_expiry() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let terms = Terms {
         end: Some(start + MS * 3_000),
@@ -297,7 +297,7 @@ fn a_lease_whose_renewals_are_refused_is_over_at_its_end() {
 }
 
 #[test]
-fn holds_are_given_back_a_batch_at_a_time() {
+fn holds_are_released_in_batches() {
     let (mut schedule, start) = (Schedule::<(), _>::default(), Instant::now());
     for orphan in 0..BATCH + 20 {
         schedule.abandon(orphan, false, start);
@@ -483,7 +483,7 @@ proptest! {
 
     /// ⌈N/100⌉ round trips for each third of a lease, whenever the leases began.
     #[test]
-    fn leases_come_to_share_their_round_trips(starts in prop::collection::vec(0_u32..100, 1..450)) {
+    fn leases_come_to_share_round_trips(starts in prop::collection::vec(0_u32..100, 1..450)) {
         let (mut world, mut starts) = (World::new(|| Mood::Ours), starts);
         starts.sort_unstable();
         let (count, mut time) = (starts.len(), 0);

@@ -142,7 +142,7 @@ fn waiting_calls_share_one_write() {
 }
 
 #[test]
-fn a_call_whose_time_is_over_before_it_is_sent_was_not_sent() {
+fn a_call_that_expires_before_it_is_sent_was_not_sent() {
     let outbox = Outbox::new(1, false);
     outbox.occupy();
     let short = (SHORT, time::now().checked_add(SHORT));
@@ -169,7 +169,7 @@ fn a_call_that_may_not_lead_is_returned_to_its_caller_if_no_thread_leads() {
 }
 
 #[test]
-fn a_call_that_is_woken_and_may_not_lead_wakes_the_next() {
+fn a_woken_call_that_may_not_lead_wakes_the_next() {
     let outbox = Outbox::new(1, false);
     outbox.occupy();
     let short = (LONG, time::now().checked_add(LONG));
@@ -275,7 +275,7 @@ fn the_next_leader_sends_what_one_could_not() {
 }
 
 #[test]
-fn a_leader_that_panics_leaves_no_call_without_an_answer() {
+fn a_panicking_leader_leaves_no_call_unanswered() {
     let outbox = Outbox::new(1, false);
     outbox.occupy();
     thread::scope(|scope| {

@@ -46,7 +46,7 @@ const STEP: u64 = 1_000;
 
 proptest! {
     #[test]
-    fn the_head_is_who_came_first_and_every_new_head_is_woken(events in events()) {
+    fn the_first_in_line_is_the_head_and_every_new_head_is_woken(events in events()) {
         let mut queue: Queue<u32, ()> = Queue::default();
         let mut known: VecDeque<(Ticket, u32)> = VecDeque::new();
         let mut names = 0;
@@ -190,7 +190,7 @@ impl Busy {
 }
 
 #[test]
-fn a_process_stays_away_after_four_turns_while_others_were_seen_lately() {
+fn a_process_yields_after_four_holds_if_others_were_seen_lately() {
     let mut busy = Busy::refused_at(0);
     for _ in 0..3 {
         assert_eq!(busy.turns_until_away(), IN_A_ROW);
@@ -199,7 +199,7 @@ fn a_process_stays_away_after_four_turns_while_others_were_seen_lately() {
 
 /// Otherwise the process that the server notifies first would have the lock each time.
 #[test]
-fn a_process_that_was_away_lately_follows_a_change_after_a_random_time() {
+fn a_process_that_yielded_lately_follows_a_change_after_a_random_delay() {
     let spread = Duration::from_micros(200);
     let mut busy = Busy::refused_at(0);
     busy.queue.changed(moment(0), spread);
@@ -213,7 +213,7 @@ fn a_process_that_was_away_lately_follows_a_change_after_a_random_time() {
 }
 
 #[test]
-fn a_process_that_has_seen_nobody_stays_away_more_seldom() {
+fn a_process_that_saw_no_others_yields_less_often() {
     let mut busy = Busy::alone();
     for _ in 0..3 {
         assert_eq!(busy.turns_until_away(), IN_A_ROW_ALONE);
@@ -221,7 +221,7 @@ fn a_process_that_has_seen_nobody_stays_away_more_seldom() {
 }
 
 #[test]
-fn others_that_were_not_seen_for_a_second_are_forgotten() {
+fn other_processes_are_forgotten_after_a_second() {
     let mut busy = Busy::refused_at(0);
     busy.now = 900;
     assert_eq!(busy.turns_until_away(), IN_A_ROW);
@@ -230,7 +230,7 @@ fn others_that_were_not_seen_for_a_second_are_forgotten() {
 }
 
 #[test]
-fn a_turn_of_others_starts_the_count_again() {
+fn a_hold_of_another_process_resets_the_count() {
     let mut busy = Busy::refused_at(0);
     for _ in 0..2 {
         busy.turn();
@@ -241,7 +241,7 @@ fn a_turn_of_others_starts_the_count_again() {
 }
 
 #[test]
-fn a_refusal_while_a_thread_of_ours_had_the_lock_is_no_sign_of_others() {
+fn a_refusal_while_our_thread_held_the_lock_is_no_sign_of_others() {
     // A waiter that stood in the queue.
     let mut busy = Busy::alone();
     busy.takes_the_lock();
@@ -280,7 +280,7 @@ fn permits(of: u32, ours: u32) -> Queue<(), ()> {
 
 /// The message is about a release of ours, which has woken the head already.
 #[test]
-fn a_message_does_not_wake_the_head_at_once_while_threads_of_ours_have_all_permits() {
+fn a_message_does_not_wake_the_head_while_our_threads_hold_all_permits() {
     for (ours, asks_at) in [(3, 51), (2, 1)] {
         let mut queue = permits(3, ours);
         let head = u64::from(ours);
@@ -301,7 +301,7 @@ fn a_message_does_not_wake_the_head_at_once_while_threads_of_ours_have_all_permi
 }
 
 #[test]
-fn a_refusal_while_a_thread_of_ours_still_has_a_permit_is_no_sign_of_others() {
+fn a_refusal_while_our_thread_holds_a_permit_is_no_sign_of_others() {
     for (releases, sees_others) in [(1, false), (2, false), (3, true)] {
         let mut queue = permits(3, 3);
         for _ in 0..releases {
@@ -317,7 +317,7 @@ fn a_refusal_while_a_thread_of_ours_still_has_a_permit_is_no_sign_of_others() {
 }
 
 #[test]
-fn a_process_takes_its_turns_for_each_permit_before_it_stays_away() {
+fn a_process_counts_its_holds_per_permit_before_it_yields() {
     let mut queue = permits(3, 3);
     let stays_away = (3..1_000).find(|ticket| {
         queue.released(moment(1), &here());
@@ -333,7 +333,7 @@ fn a_process_takes_its_turns_for_each_permit_before_it_stays_away() {
 }
 
 #[test]
-fn one_that_asked_for_the_lock_after_a_refusal_was_not_its_reason() {
+fn a_later_acquire_is_not_the_reason_of_a_refusal() {
     let mut busy = Busy::refused_at(1);
     busy.queue.released(moment(3), &outside(moment(2)));
     assert!(busy.turns_until_away() < IN_A_ROW);
@@ -342,7 +342,7 @@ fn one_that_asked_for_the_lock_after_a_refusal_was_not_its_reason() {
 /// The notification of the release wakes the head, which is granted the lock before the reply to
 /// the release is read.
 #[test]
-fn a_head_waits_for_a_thread_that_had_the_lock_before_the_release_of_another_was_known() {
+fn a_head_waits_for_a_holder_that_preceded_a_known_release() {
     let mut busy = Busy::refused_at(0);
     busy.takes_the_lock();
     busy.queue.released(moment(1), &outside(moment(0)));
@@ -351,7 +351,7 @@ fn a_head_waits_for_a_thread_that_had_the_lock_before_the_release_of_another_was
 }
 
 #[test]
-fn a_head_that_has_lost_the_lock_to_another_thread_of_ours_delays_nobody() {
+fn a_head_that_lost_to_our_own_thread_delays_nobody() {
     let mut busy = Busy::refused_at(0);
     busy.takes_the_lock();
     busy.now = 4;
@@ -360,7 +360,7 @@ fn a_head_that_has_lost_the_lock_to_another_thread_of_ours_delays_nobody() {
 }
 
 #[test]
-fn turns_beside_a_head_that_has_lost_the_lock_are_counted() {
+fn holds_beside_a_head_that_lost_are_counted() {
     let mut busy = Busy::refused_at(0);
     let end = Some(moment(5));
     (busy.queue).leave(0, Leaving::Exclusive, moment(0), end);
@@ -373,7 +373,7 @@ fn turns_beside_a_head_that_has_lost_the_lock_are_counted() {
 }
 
 #[test]
-fn the_next_asks_a_second_after_a_hand_over_though_nobody_says_that_the_lock_was_lost() {
+fn the_next_waiter_retries_a_second_after_a_hand_over() {
     let mut queue: Queue<(), ()> = Queue::default();
     queue.join(0, (), moment(0));
     queue.join(1, (), moment(0));
@@ -395,13 +395,13 @@ fn queue_behind_a_head(others: Ticket) -> Queue<(), (), &'static str> {
 }
 
 #[test]
-fn nobody_is_said_to_have_a_lock_before_an_answer_has_come() {
+fn no_holder_is_assumed_before_an_answer() {
     let queue = queue_behind_a_head(1);
     assert_eq!(queue.last_answer(1), LastAnswer::Missing);
 }
 
 #[test]
-fn all_in_a_queue_know_that_somebody_has_the_lock_when_their_head_does() {
+fn the_whole_queue_shares_the_heads_refusal() {
     let mut refused = queue_behind_a_head(1);
     refused.refused(0, moment(1), Some(moment(1_000)));
     let mut granted = queue_behind_a_head(1);
@@ -420,7 +420,7 @@ fn all_in_a_queue_know_that_somebody_has_the_lock_when_their_head_does() {
 }
 
 #[test]
-fn who_comes_while_the_head_asks_again_does_not_know_what_it_was_answered_before() {
+fn a_newcomer_during_a_retry_does_not_share_the_earlier_answer() {
     let mut queue = queue_behind_a_head(1);
     queue.refused(0, moment(1), Some(moment(2)));
     assert_eq!(queue.step(0, moment(2)), Step::Ask);
@@ -430,7 +430,7 @@ fn who_comes_while_the_head_asks_again_does_not_know_what_it_was_answered_before
 }
 
 #[test]
-fn all_in_a_queue_know_why_the_last_attempt_of_their_head_failed_until_another_is_answered() {
+fn the_whole_queue_shares_the_heads_last_failure_until_the_next_answer() {
     let mut queue = queue_behind_a_head(2);
     queue.unanswered(0, moment(10), Some("refused"));
     assert_eq!(queue.last_answer(1), LastAnswer::Failed("refused"));
@@ -442,7 +442,7 @@ fn all_in_a_queue_know_why_the_last_attempt_of_their_head_failed_until_another_i
 }
 
 #[test]
-fn a_failure_is_forgotten_with_those_who_waited() {
+fn a_failure_is_forgotten_with_its_waiters() {
     let mut queue = queue_behind_a_head(0);
     queue.unanswered(0, moment(10), Some("refused"));
     queue.leave(0, Leaving::WithoutLock, moment(10), None);
@@ -451,7 +451,7 @@ fn a_failure_is_forgotten_with_those_who_waited() {
 }
 
 #[test]
-fn who_stands_behind_the_last_permit_asks_when_the_next_one_ends_or_at_a_change() {
+fn a_waiter_behind_the_last_permit_retries_at_the_next_expiry_or_change() {
     let end = moment(500);
     let queue = queue_behind_a_head(1);
     let take_last = |mut queue: Queue<_, _, _>| {

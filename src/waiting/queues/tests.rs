@@ -44,7 +44,7 @@ fn hand_over(queues: &TestQueues, end: Instant) -> Weak<()> {
 }
 
 #[test]
-fn a_wake_up_that_came_while_the_head_was_granted_the_lock_is_for_the_next() {
+fn a_wake_up_during_a_grant_is_for_the_next_waiter() {
     let wake_ups: [fn(&TestQueues); 2] =
         [|queues| queues.changed(KEY), Queues::all_may_have_changed];
     for wake_up in wake_ups {
@@ -58,7 +58,7 @@ fn a_wake_up_that_came_while_the_head_was_granted_the_lock_is_for_the_next() {
 }
 
 #[test]
-fn after_a_grant_that_nothing_came_between_the_next_sleeps() {
+fn after_an_undisturbed_grant_the_next_waiter_sleeps() {
     let queues = queues();
     let (first, second) = (queues.join(KEY, None), queues.join(KEY, None));
     queues.changed(KEY);
@@ -70,7 +70,7 @@ fn after_a_grant_that_nothing_came_between_the_next_sleeps() {
 }
 
 #[test]
-fn a_head_that_is_asking_asks_again_when_all_are_woken() {
+fn a_head_in_a_request_retries_when_all_are_woken() {
     let queues = queues();
     let first = queues.join(KEY, None);
     assert!(asks(&first));
@@ -82,7 +82,7 @@ fn a_head_that_is_asking_asks_again_when_all_are_woken() {
 }
 
 #[test]
-fn the_next_asks_when_the_lease_of_the_one_before_is_over_though_nobody_says_so() {
+fn the_next_waiter_retries_when_the_previous_lease_expires() {
     let queues = queues();
     let (first, second) = (queues.join(KEY, None), queues.join(KEY, None));
     assert!(asks(&first));
@@ -93,7 +93,7 @@ fn the_next_asks_when_the_lease_of_the_one_before_is_over_though_nobody_says_so(
 }
 
 #[test]
-fn the_next_asks_when_the_lease_that_was_handed_over_is_over_though_nobody_says_so() {
+fn the_next_waiter_retries_when_a_handed_over_lease_expires() {
     let queues = queues();
     let (first, second) = (queues.join(KEY, Some(())), queues.join(KEY, Some(())));
     assert!(asks(&first));
@@ -106,7 +106,7 @@ fn the_next_asks_when_the_lease_that_was_handed_over_is_over_though_nobody_says_
 }
 
 #[test]
-fn a_wake_up_that_the_head_had_not_acted_upon_when_it_was_handed_the_lock_is_for_the_next() {
+fn an_unused_wake_up_of_a_handed_over_head_is_for_the_next_waiter() {
     let queues = queues();
     let (first, second) = (queues.join(KEY, Some(())), queues.join(KEY, Some(())));
     assert!(asks(&first));
@@ -120,7 +120,7 @@ fn a_wake_up_that_the_head_had_not_acted_upon_when_it_was_handed_the_lock_is_for
 }
 
 #[test]
-fn an_attempt_without_an_answer_of_one_that_was_handed_the_lock_is_made_by_the_next() {
+fn the_next_waiter_repeats_an_unanswered_attempt_of_a_handed_over_head() {
     let queues = queues();
     let (first, second) = (queues.join(KEY, Some(())), queues.join(KEY, Some(())));
     assert!(asks(&first));
@@ -135,7 +135,7 @@ fn an_attempt_without_an_answer_of_one_that_was_handed_the_lock_is_made_by_the_n
 }
 
 #[test]
-fn a_lease_that_was_made_for_one_who_has_left_comes_back() {
+fn a_lease_made_for_a_waiter_that_left_comes_back() {
     let queues = queues();
     let (first, second) = (queues.join(KEY, Some(())), queues.join(KEY, Some(())));
     let taker = queues.next_taker(KEY).unwrap();
@@ -146,7 +146,7 @@ fn a_lease_that_was_made_for_one_who_has_left_comes_back() {
 }
 
 #[test]
-fn a_lease_that_was_handed_over_to_one_whom_the_server_grants_the_lock_is_dropped() {
+fn a_lease_handed_to_a_waiter_with_a_server_grant_is_dropped() {
     let queues = queues();
     let first = queues.join(KEY, Some(()));
     assert!(asks(&first));
@@ -158,7 +158,7 @@ fn a_lease_that_was_handed_over_to_one_whom_the_server_grants_the_lock_is_droppe
 }
 
 #[test]
-fn a_lease_that_was_handed_over_is_kept_for_one_who_has_given_up() {
+fn a_lease_handed_to_a_waiter_that_gives_up_is_kept_for_it() {
     let queues = queues();
     let first = queues.join(KEY, Some(()));
     assert!(asks(&first));
@@ -179,7 +179,7 @@ fn hold(stood_in_queue: bool) -> PastHold {
 }
 
 #[test]
-fn a_thread_that_comes_again_at_once_lets_others_go_first_after_four_turns_if_they_were_seen() {
+fn a_thread_that_reacquires_at_once_yields_after_four_holds_if_others_were_seen() {
     for others in [false, true] {
         let queues = queues();
         let first = queues.join(KEY, None);
@@ -204,7 +204,7 @@ fn a_thread_that_comes_again_at_once_lets_others_go_first_after_four_turns_if_th
 /// Other processes are notified of a release later than a thread of the process that released the
 /// lock.
 #[test]
-fn a_thread_that_takes_a_lock_again_and_again_for_which_nobody_waits_pauses_now_and_then() {
+fn a_thread_that_reacquires_an_uncontended_lock_pauses_occasionally() {
     let queues = queues();
     let end = after(Duration::from_secs(5));
     let pauses = || {

@@ -101,7 +101,7 @@ fn contended() -> [Function; 2] {
 }
 
 #[test]
-fn these_commands_are_enough() {
+fn the_listed_commands_are_enough() {
     let mut bench = Bench::start();
     for function in world::functions().into_iter().chain(contended()) {
         bench.allow_all_without("");
@@ -112,7 +112,7 @@ fn these_commands_are_enough() {
 }
 
 #[test]
-fn each_of_them_is_needed_and_missed_by_name() {
+fn each_listed_command_is_needed_and_named_when_missing() {
     let mut bench = Bench::start();
     for missing in LOCK_COMMANDS.into_iter().chain(MARKET_COMMANDS) {
         let mut missed = 0;
@@ -161,7 +161,7 @@ fn judge(bench: &mut Bench, function: &Function, missing: &str, error: &anyhow::
 }
 
 #[test]
-fn keys_that_are_not_ours_to_touch() {
+fn keys_without_access() {
     let mut bench = Bench::start();
     for function in world::functions() {
         bench.allow("~elsewhere:* -@all +@all");
@@ -173,7 +173,7 @@ fn keys_that_are_not_ours_to_touch() {
 }
 
 #[test]
-fn a_user_that_is_locked_out_in_between_comes_back() {
+fn a_user_locked_out_for_a_while_recovers() {
     let mut bench = Bench::start();
     bench.allow_all_without("");
     let mut conn = bench.anew();

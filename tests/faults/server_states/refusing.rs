@@ -104,7 +104,7 @@ fn a_master_without_replicas_refuses_writes() {
 /// The server then refuses even a DEL in a transaction: a lock stays until it expires, or until
 /// memory is free again.
 #[test]
-fn a_server_without_memory_says_so() {
+fn a_server_out_of_memory_says_so() {
     every_function(
         &Server::start().unwrap(),
         |conn| run(conn, "CONFIG SET maxmemory 1"),
@@ -114,7 +114,7 @@ fn a_server_without_memory_says_so() {
 }
 
 #[test]
-fn a_server_that_fills_up_on_the_way_moves_nothing() {
+fn a_server_that_fills_up_midway_moves_nothing() {
     for function in world::functions() {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -142,7 +142,7 @@ fn a_server_that_fills_up_on_the_way_moves_nothing() {
 }
 
 #[test]
-fn a_server_that_is_busy_with_a_script_says_so() {
+fn a_server_busy_with_a_script_says_so() {
     let server = Server::start_with(&["--lua-time-limit", "1"]).unwrap();
     let mut operator = server.connection().unwrap();
     let mut conn = server.connection().unwrap();
@@ -171,7 +171,7 @@ fn a_server_that_is_busy_with_a_script_says_so() {
 }
 
 #[test]
-fn a_server_that_wants_a_password_says_so() {
+fn a_server_that_requires_a_password_says_so() {
     let server = Server::start_with(&["--requirepass", PASSWORD]).unwrap();
     let mut conn = server.connection().unwrap();
     for function in world::functions() {
@@ -181,7 +181,7 @@ fn a_server_that_wants_a_password_says_so() {
 }
 
 #[test]
-fn a_cluster_without_slots_is_down() {
+fn a_cluster_without_slots_reports_that_it_is_down() {
     let server = Server::start_with(&["--cluster-enabled", "yes"]).unwrap();
     let mut conn = server.connection().unwrap();
     for function in world::functions() {
@@ -192,7 +192,7 @@ fn a_cluster_without_slots_is_down() {
 }
 
 #[test]
-fn a_key_of_another_type_is_no_lock() {
+fn a_key_of_another_type_is_not_a_lock() {
     let (server, mut conn) = start();
     world::seed(&mut conn);
     for key in [
@@ -224,7 +224,7 @@ fn a_key_of_another_type_is_no_lock() {
 }
 
 #[test]
-fn scripts_that_are_flushed_all_the_time_are_sent_again() {
+fn constantly_flushed_scripts_are_sent_again() {
     const HOLDERS: usize = 4;
     const TURNS: usize = 25;
     let server = Server::start().unwrap();

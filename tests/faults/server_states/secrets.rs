@@ -63,7 +63,7 @@ fn passwords_in_urls() {
 }
 
 #[test]
-fn what_holds_a_token_does_not_show_it() {
+fn types_with_a_token_do_not_print_it() {
     let server = Server::start().unwrap();
     let pool = Pool::connect(&server.url()).unwrap();
     let mut conn = pool.get().unwrap();

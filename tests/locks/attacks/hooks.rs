@@ -90,7 +90,7 @@ impl Events for Meddling {
 }
 
 #[test]
-fn hooks_may_use_the_locks_they_are_told_of() {
+fn hooks_may_use_the_locks_of_their_events() {
     let cases = TURNS
         .into_iter()
         .flat_map(|turns| [(turns, false), (turns, true)]);
@@ -187,7 +187,7 @@ impl Events for Exploding {
 }
 
 #[test]
-fn a_panic_whose_payload_panics_when_dropped_ends_no_thread() {
+fn a_panic_payload_that_panics_on_drop_ends_no_thread() {
     without_words();
     unless_halted(|| {
         in_time(|| {
@@ -218,7 +218,7 @@ fn a_panic_whose_payload_panics_when_dropped_ends_no_thread() {
 }
 
 #[test]
-fn what_a_callback_owns_may_panic_when_the_lease_is_dropped() {
+fn a_callbacks_captured_value_may_panic_when_the_lease_is_dropped() {
     let server = Server::start().unwrap();
     let lease = locks(&server, 0).lock("a").acquire(LONG).unwrap();
     for _ in 0..2 {

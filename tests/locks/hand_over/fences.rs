@@ -16,7 +16,7 @@ use super::{COMPANION, LONG, MS, bench, fence, handing, lock};
 use crate::common::{Proxy, Server, hold::comes_true, wait::unless_halted};
 
 #[test]
-fn what_is_reserved_lies_before_the_clock_and_the_first_is_seen_by_others() {
+fn reserved_fencing_tokens_lie_before_the_clock_and_others_see_the_first() {
     unless_halted(|| {
         let mut bench = bench(handing(500));
         let other = lock(&bench.server, Options::new());
@@ -53,7 +53,7 @@ fn micros(conn: &mut Connection) -> u64 {
 }
 
 #[test]
-fn a_hold_after_a_loss_of_all_data_is_not_handed_over_since_nobody_knows_which_numbers_were_used() {
+fn a_hold_after_a_flush_is_not_handed_over() {
     unless_halted(|| {
         let mut bench = bench(handing(500));
         redis::cmd("FLUSHALL").exec(&mut bench.conn).unwrap();
@@ -66,7 +66,7 @@ fn a_hold_after_a_loss_of_all_data_is_not_handed_over_since_nobody_knows_which_n
 
 /// If another client frees the lock, no number of a range is returned.
 #[test]
-fn fencing_tokens_grow_after_a_loss_of_all_data_however_the_lock_was_freed() {
+fn fencing_tokens_grow_after_a_flush_however_the_lock_was_freed() {
     unless_halted(|| {
         for turns in [256, 1_000_000] {
             let mut bench = bench(handing(turns));
@@ -97,7 +97,7 @@ fn fencing_tokens_grow_after_a_loss_of_all_data_however_the_lock_was_freed() {
 /// Without notifications the turns continue after the loss, unless the watchdog has read the lock
 /// before.
 #[test]
-fn turns_that_go_on_after_a_loss_of_all_data_do_not_overtake_the_next_holders_number() {
+fn hand_overs_after_a_flush_stay_below_the_next_holders_fencing_token() {
     unless_halted(|| {
         let handed_over = (0..10).any(|_| some_turns_come_after_a_loss_of_all_data());
         assert!(handed_over, "the lock was never handed over after the loss");
@@ -149,7 +149,7 @@ fn some_turns_come_after_a_loss_of_all_data() -> bool {
 
 /// An attempt whose answer was lost is sent again.
 #[test]
-fn the_numbers_that_were_reserved_by_an_attempt_without_an_answer_are_used() {
+fn fencing_tokens_reserved_by_an_unanswered_attempt_are_used() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -168,8 +168,7 @@ fn the_numbers_that_were_reserved_by_an_attempt_without_an_answer_are_used() {
 }
 
 #[test]
-fn with_the_token_of_a_lease_that_was_handed_on_a_plain_acquire_answers_no_number_below_the_leases_own()
- {
+fn a_plain_acquire_with_a_handed_over_token_returns_no_smaller_fencing_token() {
     unless_halted(|| {
         let bench = bench(handing(500));
         bench.one_after_the_other(3, |number, lease| {
@@ -187,7 +186,7 @@ fn with_the_token_of_a_lease_that_was_handed_on_a_plain_acquire_answers_no_numbe
 }
 
 #[test]
-fn a_release_needs_nothing_of_the_companion() {
+fn a_release_does_not_need_the_companion_key() {
     unless_halted(|| {
         // A hash with longer values may be dumped in another order.
         let mut bench = bench(handing(500).owner(Owner::new("short").unwrap()));

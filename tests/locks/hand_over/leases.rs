@@ -93,7 +93,7 @@ pub(super) fn a_loss_is_told_to_whose_turn_it_is() {
 /// The lock is deleted; the next thread gets it from the server while the old holder hands over
 /// what it assumes to hold.
 #[test]
-fn whoever_has_it_from_the_server_as_well_keeps_that_and_hands_nothing_on() {
+fn a_waiter_that_also_got_it_from_the_server_keeps_that_grant() {
     unless_halted(|| {
         let told = Arc::new(Told::default());
         let mut bench = bench(handing(100).events(Arc::clone(&told) as Arc<dyn Events>));
@@ -134,7 +134,7 @@ fn whoever_has_it_from_the_server_as_well_keeps_that_and_hands_nothing_on() {
 }
 
 #[test]
-fn a_signal_of_an_earlier_turn_calls_nobody() {
+fn a_loss_signal_of_an_earlier_hold_calls_nothing() {
     unless_halted(|| {
         let mut bench = bench(handing(100));
         let called = Arc::new(AtomicBool::new(false));
@@ -158,7 +158,7 @@ fn a_signal_of_an_earlier_turn_calls_nobody() {
 }
 
 #[test]
-fn who_has_an_earlier_turns_token_cannot_release_the_next() {
+fn the_token_of_an_earlier_hold_cannot_release_the_next() {
     unless_halted(|| {
         let bench = bench(handing(100));
         let tokens = Mutex::new(Vec::new());

@@ -23,7 +23,7 @@ use crate::{
 
 /// The parent has a connection for slot maps. A child that used it would read the parent's answers.
 #[test]
-fn a_child_of_a_fork_is_refused_its_parents_nodes_also_for_a_shard_that_nobody_has_used() {
+fn a_forked_child_is_refused_its_parents_nodes_even_for_an_unused_shard() {
     let cluster = shared();
     let nodes = Nodes::connect(&cluster.url()).unwrap();
     let locks = Locks::on_nodes(&nodes);
@@ -61,7 +61,7 @@ fn a_child_of_a_fork_is_refused_its_parents_nodes_also_for_a_shard_that_nobody_h
 /// remaining ones, needs a connection of the pool.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn leases_whose_slot_has_moved_and_those_that_stayed_are_renewed_while_all_connections_are_lent() {
+fn all_leases_are_renewed_after_a_slot_moved_while_all_connections_are_lent() {
     let cluster = shared();
     for node in &cluster.nodes {
         let mut user = redis::cmd("ACL");
@@ -103,7 +103,7 @@ fn leases_whose_slot_has_moved_and_those_that_stayed_are_renewed_while_all_conne
 
 /// The slot moves between the read and the write: the transaction runs again on the new node.
 #[test]
-fn a_transaction_in_which_the_slot_goes_is_done_once_where_it_is_then() {
+fn a_transaction_whose_slot_moves_runs_once_at_the_new_shard() {
     let cluster = shared();
     let locks = patient(&cluster);
     let tag = cluster.tag(2, "amid").unwrap();
@@ -139,7 +139,7 @@ fn a_transaction_in_which_the_slot_goes_is_done_once_where_it_is_then() {
 /// replaced by its replica.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn leases_and_waiters_of_a_shard_outlive_its_nodes() {
+fn leases_and_waiters_of_a_shard_survive_the_replacement_of_its_nodes() {
     let cluster = Cluster::planned(Duration::from_millis(500), false).unwrap();
     let (locks, others) = (connect(&cluster), connect(&cluster));
     let tag = cluster.tag(0, "outlives").unwrap();
@@ -192,7 +192,7 @@ fn leases_and_waiters_of_a_shard_outlive_its_nodes() {
 /// The waiting threads are then in the queues of both shards, and either may hand over a turn.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn turns_are_handed_over_one_after_the_other_while_the_slot_goes_to_and_fro() {
+fn hand_overs_keep_their_order_while_the_slot_moves_back_and_forth() {
     let cluster = shared();
     let tag = cluster.tag(0, "in-turn").unwrap();
     let slot = cluster.slot_of(&tag).unwrap();

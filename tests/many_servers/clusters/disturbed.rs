@@ -24,7 +24,7 @@ fn lock(locks: &Locks, tag: &str, n: usize) -> Lock {
 /// names the other.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn what_holders_ask_for_is_done_though_two_nodes_name_each_other_for_a_moment() {
+fn holders_calls_succeed_while_two_nodes_redirect_to_each_other_briefly() {
     let cluster = Cluster::planned(15 * SECOND, false).unwrap();
     let locks = connect(&cluster);
     let tag = cluster.tag(0, "closed").unwrap();
@@ -72,7 +72,7 @@ fn close_all_connections(node: &Server) {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn silent_shards_delay_nothing_of_another_whose_connections_break() {
+fn silent_shards_do_not_delay_another_whose_connections_break() {
     const SILENT: [usize; 4] = [1, 2, 4, 5];
     let cluster = Cluster::planned(60 * SECOND, false).unwrap();
     let locks = connect(&cluster).with(Options::new().lease(30 * SECOND));

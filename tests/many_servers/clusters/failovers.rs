@@ -165,20 +165,20 @@ fn run(way: Way, rounds: usize) {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_planned_failover_of_a_shard_loses_no_lease_and_nobody_has_a_lock_twice() {
+fn a_planned_failover_of_a_shard_loses_no_lease_and_keeps_exclusion() {
     run(Way::Planned, 3);
 }
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_crash_of_a_master_loses_no_lease_and_nobody_has_a_lock_twice() {
+fn a_crash_of_a_shards_master_loses_no_lease_and_keeps_exclusion() {
     run(Way::Crash, 1);
 }
 
 /// All others are frozen, so it is alone, but clients reach it.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_master_that_is_cut_off_from_the_others_stops_granting_by_itself() {
+fn an_isolated_master_stops_granting() {
     let cluster = Cluster::planned(NODE_TIMEOUT, false).unwrap();
     let tag = cluster.tag(0, "alone").unwrap();
     let locks = connect(&cluster);
@@ -237,7 +237,7 @@ fn many_crashes_of_a_master() {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn who_waits_through_a_failover_gets_the_lock_on_the_new_master() {
+fn a_waiter_gets_the_lock_on_the_new_master() {
     let mut cluster = Cluster::planned(NODE_TIMEOUT, false).unwrap();
     let tag = cluster.tag(1, "waiting").unwrap();
     let (holder, waiter) = (connect(&cluster), connect(&cluster));
@@ -282,7 +282,7 @@ fn who_waits_through_a_failover_gets_the_lock_on_the_new_master() {
 /// A lock that had not reached the promoted replica is lost, and its holder is notified.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_lock_that_was_lost_with_its_master_is_told_to_its_holder_unless_the_replica_had_to_have_it() {
+fn a_holder_learns_of_a_loss_with_the_master_which_required_replicas_prevent() {
     let mut cluster = Cluster::planned(NODE_TIMEOUT, true).unwrap();
     let tag = cluster.tag(0, "lost").unwrap();
     let locks = connect(&cluster).with(Options::new().lease(LEASE));

@@ -56,7 +56,7 @@ fn plain(nodes: &Nodes, tag: &str) -> Result<bool> {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn locks_in_a_hole_are_refused_by_its_name_and_the_others_work() {
+fn locks_in_unserved_slots_are_refused_and_the_others_work() {
     let cluster = Cluster::start().unwrap();
     let before = connect(&cluster);
     let (here, hole) = (
@@ -121,7 +121,7 @@ fn locks_in_a_hole_are_refused_by_its_name_and_the_others_work() {
 /// Like nodes that require all slots to be served, while the cluster is being set up.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_cluster_that_wants_all_its_slots_says_that_it_is_down_until_it_has_them() {
+fn a_cluster_with_full_coverage_is_down_until_all_slots_are_served() {
     let cluster = Cluster::start().unwrap();
     let (here, hole) = (
         cluster.tag(1, "here").unwrap(),

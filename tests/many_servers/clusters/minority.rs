@@ -42,7 +42,7 @@ fn epoch(node: &Server) -> u64 {
 /// votes, so its epoch passes that of the others, where the second replica has become the master.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn who_asks_a_replica_first_that_is_cut_off_finds_the_master_that_the_others_have() {
+fn a_client_that_asks_an_isolated_replica_first_finds_the_majoritys_master() {
     let cluster = Cluster::laid_out(Layout {
         node_timeout: Duration::from_millis(500),
         gated: false,
@@ -103,7 +103,7 @@ fn close_connections(node: &Server, stop: &AtomicBool) {
 /// It accepts each new connection, but does not know of its shard's failover.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn who_connects_anew_to_a_master_that_is_cut_off_finds_the_one_that_has_its_place() {
+fn a_client_that_reconnects_to_an_isolated_master_finds_its_successor() {
     let cluster = Cluster::laid_out(Layout {
         node_timeout: Duration::from_millis(500),
         gated: true,

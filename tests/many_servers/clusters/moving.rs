@@ -69,7 +69,7 @@ fn is_on_its_way<T>(answer: &Result<T>) -> bool {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_lease_whose_slot_has_moved_is_renewed_looked_at_written_under_and_released() {
+fn every_call_of_a_lease_works_after_its_slot_moved() {
     let cluster = shared();
     let (locks, others) = (connect(&cluster), connect(&cluster));
     let tag = cluster.tag(0, "moved").unwrap();
@@ -111,7 +111,7 @@ fn a_lease_whose_slot_has_moved_is_renewed_looked_at_written_under_and_released(
 }
 
 #[test]
-fn who_waits_for_a_lock_whose_slot_moves_waits_for_it_there() {
+fn a_waiter_follows_a_moving_slot() {
     let cluster = shared();
     let (holder, waiter) = (patient(&cluster), patient(&cluster));
     let tag = cluster.tag(1, "follows").unwrap();
@@ -140,7 +140,7 @@ fn who_waits_for_a_lock_whose_slot_moves_waits_for_it_there() {
 }
 
 #[test]
-fn a_loss_on_another_shard_is_told_by_the_next_renewal() {
+fn the_next_renewal_reports_a_loss_on_another_shard() {
     let cluster = shared();
     let locks = patient(&cluster).with(Options::new().lease(12_000 * MS));
     let tag = cluster.tag(2, "taken").unwrap();
@@ -166,7 +166,7 @@ fn a_loss_on_another_shard_is_told_by_the_next_renewal() {
 
 /// The waiting thread is notified by the key's new node, and tells the keeper of the lease.
 #[test]
-fn a_loss_on_another_shard_is_told_at_once_where_somebody_of_the_process_waits_there() {
+fn a_loss_on_another_shard_is_reported_at_once_if_the_process_waits_there() {
     let cluster = shared();
     // The next renewal, which would also find out, is due in ten seconds.
     let locks = patient(&cluster).with(Options::new().lease(30 * SECOND));
@@ -195,8 +195,7 @@ fn a_loss_on_another_shard_is_told_at_once_where_somebody_of_the_process_waits_t
 /// The other end does not know the script.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_lease_outlasts_a_slot_that_is_open_for_less_than_the_lease_and_calls_wait_until_it_is_closed()
-{
+fn a_lease_survives_a_briefly_open_slot_and_calls_wait_until_it_closes() {
     let cluster = shared();
     let locks = connect(&cluster);
     let tag = cluster.tag(0, "open-held").unwrap();
@@ -242,7 +241,7 @@ fn a_lease_outlasts_a_slot_that_is_open_for_less_than_the_lease_and_calls_wait_u
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_free_lock_of_a_slot_that_was_left_open_is_refused_by_the_servers_words_and_never_contended() {
+fn a_free_lock_in_an_open_slot_reports_the_servers_refusal_and_not_contention() {
     let cluster = shared();
     let locks = connect(&cluster);
     let (tag, other) = (
@@ -354,12 +353,12 @@ fn moves(rounds: usize) {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn no_lease_is_lost_and_nobody_has_a_lock_twice_while_all_slots_of_a_shard_go_to_and_fro() {
+fn moving_all_slots_back_and_forth_loses_no_lease_and_keeps_exclusion() {
     moves(1);
 }
 
 #[test]
 #[ignore = "minutes: cargo test --release --test many_servers clusters::moving -- --ignored --nocapture --test-threads 1"]
-fn many_times_all_slots_of_a_shard_go_to_and_fro() {
+fn many_moves_of_all_slots_of_a_shard() {
     moves(env::var("LEASEHOLD_MOVES").map_or(20, |number| number.parse().unwrap()));
 }

@@ -9,7 +9,7 @@ use super::{connect, kinds, moving::Moved, mutex, patient};
 use crate::common::{LONG, MS, cluster::shared, hold::comes_true};
 
 #[test]
-fn locks_of_all_shards_are_held_together_and_written_under_only_in_one_slot() {
+fn a_set_spans_shards_but_commits_in_one_slot_only() {
     let cluster = shared();
     let (locks, others) = (connect(&cluster), connect(&cluster));
     let tags = [0, 1, 2].map(|shard| cluster.tag(shard, "set").unwrap());
@@ -50,7 +50,7 @@ fn locks_of_all_shards_are_held_together_and_written_under_only_in_one_slot() {
 }
 
 #[test]
-fn the_loss_on_any_shard_is_told_and_all_others_are_given_back() {
+fn a_loss_on_any_shard_is_reported_and_the_others_are_released() {
     let cluster = shared();
     let locks = connect(&cluster).with(Options::new().lease(6_000 * MS));
     let tags = [0, 1, 2].map(|shard| cluster.tag(shard, "set-lost").unwrap());

@@ -54,7 +54,7 @@ fn others_go_on(locks: &Locks, tags: &[String], leases: &[Lease]) {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn while_a_shard_is_frozen_leases_of_the_others_are_renewed_on_time_and_locks_granted() {
+fn a_frozen_shard_does_not_delay_the_others() {
     let cluster = patient();
     let locks = connect(&cluster).with(Options::new().lease(LEASE));
     let tags: Vec<_> = (0..3).map(|n| cluster.tag(n, "a").unwrap()).collect();
@@ -87,8 +87,7 @@ fn while_a_shard_is_frozen_leases_of_the_others_are_renewed_on_time_and_locks_gr
 /// considered dead.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn while_a_shard_has_died_with_its_replica_leases_of_the_others_are_renewed_on_time_and_locks_granted()
- {
+fn a_dead_shard_does_not_delay_the_others() {
     let mut cluster = Cluster::start().unwrap();
     cover_only_what_is_there(&cluster, "no");
     let locks = connect(&cluster).with(Options::new().lease(LEASE));
@@ -117,7 +116,7 @@ fn while_a_shard_has_died_with_its_replica_leases_of_the_others_are_renewed_on_t
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_shard_that_has_died_with_its_replica_stops_the_others_where_all_slots_have_to_be_served() {
+fn a_dead_shard_stops_a_cluster_with_full_coverage() {
     let mut cluster = Cluster::start().unwrap();
     let locks = connect(&cluster);
     let tag = cluster.tag(1, "a").unwrap();
@@ -154,7 +153,7 @@ fn parted(cluster: &Cluster, locks: &Locks) -> (Lease, Lease) {
 /// Their keeper belongs to the silent shard.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn while_a_shard_is_frozen_from_which_leases_have_moved_these_are_renewed_on_time() {
+fn leases_that_moved_away_from_a_frozen_shard_are_renewed_on_time() {
     let cluster = patient();
     let locks = connect(&cluster).with(Options::new().lease(LEASE));
     let (kept, gone) = parted(&cluster, &locks);
@@ -172,7 +171,7 @@ fn while_a_shard_is_frozen_from_which_leases_have_moved_these_are_renewed_on_tim
 /// A keeper that follows leases to the silent shard still renews the others.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn while_a_shard_is_frozen_to_which_leases_have_moved_those_that_stayed_are_renewed_on_time() {
+fn leases_that_did_not_move_to_a_frozen_shard_are_renewed_on_time() {
     let cluster = patient();
     let locks = connect(&cluster).with(Options::new().lease(LEASE));
     let (kept, gone) = parted(&cluster, &locks);

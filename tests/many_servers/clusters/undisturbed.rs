@@ -23,7 +23,7 @@ use crate::common::{
 const SHARDS: usize = 3;
 
 #[test]
-fn each_kind_of_lock_is_acquired_kept_and_given_back_on_every_shard() {
+fn each_kind_of_lock_is_acquired_renewed_and_released_on_every_shard() {
     let cluster = shared();
     let locks = Locks::connect(&cluster.url()).unwrap();
     // Another owner, as in another process.
@@ -76,7 +76,7 @@ fn each_kind_of_lock_is_acquired_kept_and_given_back_on_every_shard() {
 }
 
 #[test]
-fn who_waits_on_any_shard_is_told_by_the_server_and_turns_are_handed_over() {
+fn every_shard_notifies_waiters_and_locks_are_handed_over() {
     let cluster = shared();
     let (locks, others) = (patient(&cluster), patient(&cluster));
     for shard in 0..SHARDS {
@@ -149,7 +149,7 @@ impl Events for Told {
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_loss_is_told_at_once_on_every_shard_and_so_are_the_hooks() {
+fn holders_and_hooks_learn_of_a_loss_at_once_on_every_shard() {
     let cluster = shared();
     let told = Arc::new(Told::default());
     let locks = patient(&cluster).with(Options::new().events(told.clone()));
@@ -183,7 +183,7 @@ fn a_loss_is_told_at_once_on_every_shard_and_so_are_the_hooks() {
 }
 
 #[test]
-fn work_is_committed_read_and_done_once_on_every_shard() {
+fn commit_transaction_and_run_once_work_on_every_shard() {
     let cluster = shared();
     let (locks, others) = (patient(&cluster), patient(&cluster));
     for shard in 0..SHARDS {
@@ -232,7 +232,7 @@ fn work_is_committed_read_and_done_once_on_every_shard() {
 }
 
 #[test]
-fn a_lock_counts_once_the_replica_of_its_shard_has_it() {
+fn a_lock_is_granted_once_its_shards_replica_has_it() {
     let cluster = shared();
     let locks = patient(&cluster);
     at_once(0..SHARDS, |shard| {

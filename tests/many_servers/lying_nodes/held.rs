@@ -65,7 +65,7 @@ impl Ring {
 }
 
 #[test]
-fn what_an_operator_asks_of_a_lock_is_followed_five_times() {
+fn operator_calls_follow_five_redirects() {
     let ring = Ring::saying("MOVED");
     let lock = ring.locks.lock("a");
     ring.is_left("MOVED", ("EVAL", 6), || lock.inspect());
@@ -79,7 +79,7 @@ fn what_an_operator_asks_of_a_lock_is_followed_five_times() {
 }
 
 #[test]
-fn while_a_slot_moves_a_call_is_tried_again_for_one_io_timeout() {
+fn a_call_is_retried_for_one_io_timeout_while_a_slot_moves() {
     let limit = 400 * MS;
     let ring = Ring::with("ASK", patient_builder().io_timeout(limit));
     let lock = ring.locks.lock("a");
@@ -104,7 +104,7 @@ fn while_a_slot_moves_a_call_is_tried_again_for_one_io_timeout() {
 }
 
 #[test]
-fn a_commit_is_tried_again_for_a_quarter_of_a_second_while_two_nodes_name_each_other() {
+fn a_commit_is_retried_for_250_ms_while_two_nodes_redirect_to_each_other() {
     let limit = 250 * MS;
     let ring = Ring::saying("MOVED");
     let lease = ring.locks.lock("a").acquire(LONG).unwrap();
@@ -120,7 +120,7 @@ fn a_commit_is_tried_again_for_a_quarter_of_a_second_while_two_nodes_name_each_o
 
 /// The release is redirected late to another node, whose connections are all lent.
 #[test]
-fn a_drop_that_is_led_to_another_node_takes_no_longer_than_it_may() {
+fn a_redirected_drop_stays_within_its_time_limit() {
     let (one, other) = (Said::new(":1\r\n"), Said::new(""));
     let (there, says) = (other.by_a_node(), one.clone());
     let late = Arc::new(AtomicBool::new(false));
@@ -162,7 +162,7 @@ fn a_drop_that_is_led_to_another_node_takes_no_longer_than_it_may() {
 /// The watchdog then continues with the next redirect, and has to report in time that the lease has
 /// ended.
 #[test]
-fn the_renewals_of_a_lease_are_followed_and_tried_again_until_it_is_over() {
+fn renewals_follow_redirects_until_the_lease_ends() {
     for code in ["MOVED", "ASK"] {
         let ring = Ring::saying(code);
         let lease = 2_000 * MS;
@@ -182,7 +182,7 @@ fn the_renewals_of_a_lease_are_followed_and_tried_again_until_it_is_over() {
 
 /// For example a shard that leaves the cluster as soon as its slots have moved.
 #[test]
-fn a_lease_is_renewed_where_its_slot_went_though_the_shard_that_granted_it_is_gone() {
+fn a_lease_is_renewed_at_its_new_shard_after_the_old_one_is_gone() {
     let (one, other) = (Said::new(":1\r\n"), Said::new(":1\r\n"));
     let (here, there) = (one.by_a_node(), other.by_a_node());
     one.now(|words| (words.slots, words.set) = (all_at(here.port()), Some("+OK\r\n")));
@@ -199,7 +199,7 @@ fn a_lease_is_renewed_where_its_slot_went_though_the_shard_that_granted_it_is_go
 
 /// It was sent on a connection that closed, and again on another.
 #[test]
-fn a_renewal_that_may_have_been_executed_is_unknown_where_its_answer_leads_to_nobody() {
+fn a_renewal_that_may_have_run_is_unknown_after_a_redirect_to_nowhere() {
     let gone = free_port().unwrap();
     let said = Said::new(":1\r\n");
     let (says, hangs_up) = (said.clone(), Arc::new(AtomicBool::new(false)));

@@ -18,7 +18,7 @@ use crate::common::{
 };
 
 #[test]
-fn nodes_that_name_each_other_are_followed_five_times() {
+fn nodes_that_redirect_to_each_other_are_followed_five_times() {
     let (a, b) = halves(None, |to| format!("-MOVED 1 127.0.0.1:{to}\r\n"));
     let nodes = patient_nodes_of(&[a.port(), b.port()]);
     let error = refused(&nodes);
@@ -37,7 +37,7 @@ fn tries(node: &Fake) -> usize {
 }
 
 #[test]
-fn locks_follow_nodes_that_name_each_other_five_times() {
+fn locks_follow_nodes_that_redirect_to_each_other_five_times() {
     // `try_acquire` does not wait until the nodes agree.
     for (code, sent) in [("MOVED", 6), ("ASK", 1)] {
         let (a, b) = halves(None, |to| format!("-{code} {SLOT} 127.0.0.1:{to}\r\n"));
@@ -53,7 +53,7 @@ fn locks_follow_nodes_that_name_each_other_five_times() {
 
 /// The first node to learn of a failover no longer names the old master; others still do.
 #[test]
-fn the_new_master_is_found_while_nodes_differ_about_a_failover() {
+fn the_new_master_is_found_while_nodes_disagree_about_a_failover() {
     let layouts = Arc::new(Mutex::new(Vec::new()));
     let node = |role| {
         let layouts = Arc::clone(&layouts);
@@ -82,7 +82,7 @@ fn the_new_master_is_found_while_nodes_differ_about_a_failover() {
 /// From a millisecond to a quarter of a second: the sixth pause is longer than all before it.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn who_waits_where_nodes_lead_nowhere_asks_less_and_less_often() {
+fn a_waiter_asks_less_and_less_often_while_redirects_go_nowhere() {
     let wait = 2 * LIMIT;
     for (code, each_time) in [("MOVED", 6), ("CLUSTERDOWN", 1)] {
         let says = |to: u16| match code {
@@ -110,7 +110,7 @@ fn who_waits_where_nodes_lead_nowhere_asks_less_and_less_often() {
 }
 
 #[test]
-fn locks_are_not_granted_by_nodes_that_lead_nowhere() {
+fn redirects_to_nowhere_grant_no_lock() {
     let (one, other) = (Said::new(""), Said::new(""));
     let (a, b) = (one.by_a_node(), other.by_a_node());
     for (to_b, to_a) in [
@@ -153,7 +153,7 @@ fn locks_are_not_granted_by_nodes_that_lead_nowhere() {
 }
 
 #[test]
-fn a_move_to_nowhere_is_none() {
+fn a_redirect_without_a_host_is_ignored() {
     for nowhere in [
         "127.0.0.1:1",
         "127.0.0.1:0",
@@ -181,7 +181,7 @@ fn a_move_to_nowhere_is_none() {
 
 /// The call retries a refusal that changed nothing, and then returns it.
 #[test]
-fn what_may_pass_is_asked_again_until_the_time_is_over() {
+fn transient_refusals_are_retried_until_the_deadline() {
     for answer in [
         "-ASK 1 127.0.0.1:1\r\n",
         "-TRYAGAIN Multiple keys request during rehashing of slot\r\n",
@@ -216,7 +216,7 @@ fn what_may_pass_is_asked_again_until_the_time_is_over() {
 
 /// Another thread took the pool's only connection before the retry.
 #[test]
-fn the_servers_word_is_the_answer_where_there_is_no_connection_to_try_again() {
+fn the_servers_refusal_is_the_error_if_no_connection_is_left_to_retry() {
     let server = Server::start().unwrap();
     let said = Said::new("");
     said.now(|words| words.slots = all_at(server.port()));
@@ -250,7 +250,7 @@ fn the_servers_word_is_the_answer_where_there_is_no_connection_to_try_again() {
 
 /// A node behind network address translation.
 #[test]
-fn who_is_named_by_a_node_is_reached_where_the_address_map_says() {
+fn an_announced_node_is_reached_through_the_address_map() {
     let (one, other) = (
         Said::new(&format!("-MOVED {SLOT} b.nat:2\r\n")),
         Said::new("*0\r\n"),
@@ -277,7 +277,7 @@ fn who_is_named_by_a_node_is_reached_where_the_address_map_says() {
 /// The attempt was sent on a connection that closed, and again on another, which answers that the
 /// slot is migrating.
 #[test]
-fn what_may_have_been_executed_is_unknown_where_the_slot_moves_meanwhile() {
+fn a_request_that_may_have_run_is_unknown_if_the_slot_moves() {
     let gone = free_port().unwrap();
     let said = Said::new(&format!("-ASK {SLOT} 127.0.0.1:{}\r\n", gone.number()));
     let says = said.clone();
@@ -295,7 +295,7 @@ fn what_may_have_been_executed_is_unknown_where_the_slot_moves_meanwhile() {
 
 /// The slot has arrived by the next attempt.
 #[test]
-fn who_waits_goes_on_while_the_slot_is_on_its_way() {
+fn a_wait_continues_while_the_slot_moves() {
     let gone = free_port().unwrap();
     let ask = format!("-ASK {SLOT} 127.0.0.1:{}\r\n", gone.number());
     let said = Said::new(":1\r\n");

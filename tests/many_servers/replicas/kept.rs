@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_renewal_that_moves_no_end_on_the_master_is_confirmed_by_replicas_that_have_that_end() {
+fn replicas_confirm_a_renewal_that_does_not_change_the_expiry() {
     let group = Replicated::start(1);
     let locks = group.locks(1).with(Options::new().lease(9_000 * MS));
     let bare = locks.lock("bare").with(Options::new().fencing(false));
@@ -21,7 +21,7 @@ fn a_renewal_that_moves_no_end_on_the_master_is_confirmed_by_replicas_that_have_
 
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_run_is_marked_once_so_many_replicas_have_the_mark() {
+fn a_run_is_done_once_enough_replicas_have_the_mark() {
     const MARK: &str = "{lock:a}:lease:ran";
     let group = Replicated::start(1);
     let mut conn = group.conn();

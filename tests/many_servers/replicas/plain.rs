@@ -45,7 +45,7 @@ fn acquired(conn: &mut Connection) -> Vec<(&'static str, Hold)> {
 }
 
 #[test]
-fn what_a_plain_function_has_acquired_is_confirmed_once_so_many_replicas_have_it() {
+fn a_plain_acquire_succeeds_once_enough_replicas_have_it() {
     let group = Replicated::start(2);
     let mut conn = group.conn();
     for (name, hold) in acquired(&mut conn) {
@@ -58,7 +58,7 @@ fn what_a_plain_function_has_acquired_is_confirmed_once_so_many_replicas_have_it
 }
 
 #[test]
-fn what_too_few_replicas_have_of_it_is_given_back_and_nothing_of_anybody_else() {
+fn a_lock_on_too_few_replicas_is_released_and_no_other() {
     let group = Replicated::start(1);
     let mut conn = group.conn();
     group.gate.shut_for_replicas();
@@ -81,7 +81,7 @@ fn what_too_few_replicas_have_of_it_is_given_back_and_nothing_of_anybody_else() 
 }
 
 #[test]
-fn a_server_that_forbids_to_wait_for_replicas_has_the_lock_given_back() {
+fn the_lock_is_released_if_the_server_forbids_wait() {
     let group = Replicated::start(1);
     let mut conn = group.conn();
     let mut user = redis::cmd("ACL");
@@ -99,7 +99,7 @@ fn a_server_that_forbids_to_wait_for_replicas_has_the_lock_given_back() {
 }
 
 #[test]
-fn without_an_answer_nobody_knows_whether_replicas_have_it() {
+fn replication_is_unknown_without_an_answer() {
     let group = Replicated::start(1);
     let mut conn = group.conn();
     group.gate.shut_for_replicas();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_server_that_has_forgotten_the_script_is_asked_for_its_replicas_once_it_knows_it() {
+fn wait_is_sent_again_after_a_forgotten_script() {
     let group = Replicated::start(1);
     let (holder, waiter) = (group.locks(1), group.locks(1));
     drop(waiter.lock("a").acquire(LONG).unwrap());
@@ -28,7 +28,7 @@ fn a_server_that_has_forgotten_the_script_is_asked_for_its_replicas_once_it_know
 }
 
 #[test]
-fn a_server_that_forbids_wait_says_so_and_the_lock_is_given_back() {
+fn a_server_that_forbids_wait_says_so_and_the_lock_is_released() {
     let group = Replicated::start(1);
     let mut conn = group.conn();
     let mut user = redis::cmd("ACL");
@@ -85,7 +85,7 @@ fn a_server_that_stops_waiting_for_replicas_is_asked_again() {
 }
 
 #[test]
-fn a_replica_that_is_silent_is_waited_for_no_longer_than_was_said() {
+fn a_silent_replica_is_waited_for_within_the_limit() {
     let group = Replicated::start(2);
     group.replicas[0].freeze().unwrap();
     let one = group.locks(1).lock("a").acquire(LONG).unwrap();
@@ -114,7 +114,7 @@ fn a_replica_that_is_silent_is_waited_for_no_longer_than_was_said() {
 }
 
 #[test]
-fn what_cannot_be_waited_for_is_refused_before_anything_is_sent() {
+fn an_invalid_number_of_replicas_is_refused_before_anything_is_sent() {
     let server = Server::start().unwrap();
     let pool = Pool::connect(&server.url()).unwrap();
     let locks = Locks::new(&pool).unwrap();

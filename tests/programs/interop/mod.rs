@@ -115,7 +115,7 @@ fn wait_for_each_other(server: &Server, ours: &mut Connection, book: &mut dyn Bo
 }
 
 #[test]
-fn they_give_an_end_to_each_others_lock_that_has_none() {
+fn they_give_an_expiry_to_each_others_lock_without_one() {
     with_both_editions(give_an_end);
 }
 
@@ -141,7 +141,7 @@ fn give_an_end(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
 }
 
 #[test]
-fn they_leave_an_end_that_is_set_as_it_is() {
+fn they_do_not_change_an_existing_expiry() {
     with_both_editions(leave_an_end);
 }
 
@@ -162,7 +162,7 @@ fn leave_an_end(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
 }
 
 #[test]
-fn they_cannot_release_each_others() {
+fn they_cannot_release_each_others_locks() {
     with_both_editions(cannot_release);
 }
 
@@ -181,7 +181,7 @@ fn cannot_release(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) 
 }
 
 #[test]
-fn they_hand_a_lock_over_by_its_text() {
+fn a_tokens_text_releases_a_lock_of_the_other_program() {
     with_both_editions(hand_over);
 }
 
@@ -221,7 +221,7 @@ fn count_together(server: &Server, ours: &mut Connection, book: &mut dyn BookCli
 
 /// The reason not to mix `acquire_lock` with the book's Java code.
 #[test]
-fn javas_lease_below_a_second_deletes_a_lock_without_end_but_none_of_ours_that_has_one() {
+fn a_java_lease_below_a_second_deletes_a_lock_without_expiry_but_not_ours() {
     let server = Server::start().unwrap();
     let mut ours = server.connection().unwrap();
     let mut java = Book::new(&server, Edition::Java).unwrap();
@@ -242,7 +242,7 @@ fn javas_lease_below_a_second_deletes_a_lock_without_end_but_none_of_ours_that_h
 const ITEMS: usize = 5;
 
 #[test]
-fn beside_a_program_that_locks_the_whole_market_nothing_is_sold_twice() {
+fn nothing_is_sold_twice_beside_a_program_with_the_market_lock() {
     let editions = [
         (Edition::Python, MarketLock::Book),
         (Edition::Java, MarketLock::Article),
@@ -359,7 +359,7 @@ fn with_program(command: &str, args: &[&str], lock: MarketLock) {
 
 #[test]
 #[ignore = "needs Python 3: cargo test --all-features --test programs python_program -- --ignored"]
-fn all_of_it_with_a_python_program() {
+fn everything_with_a_python_program() {
     with_program(
         "python3",
         &["tests/programs/interop/book_lock.py"],
@@ -369,7 +369,7 @@ fn all_of_it_with_a_python_program() {
 
 #[test]
 #[ignore = "needs a JDK of 11 or later: cargo test --all-features --test programs java_program -- --ignored"]
-fn all_of_it_with_a_java_program() {
+fn everything_with_a_java_program() {
     with_program(
         "java",
         &["tests/programs/interop/BookLock.java"],

@@ -112,7 +112,7 @@ fn sweep_each_other(_: &Server, ours: &mut Connection, book: &mut dyn SemaphoreC
 }
 
 #[test]
-fn they_refresh_and_release_each_others_permits_by_their_text() {
+fn a_permits_text_refreshes_and_releases_it_in_the_other_program() {
     meet(hand_over);
 }
 
@@ -147,7 +147,7 @@ fn hand_over(_: &Server, ours: &mut Connection, book: &mut dyn SemaphoreClient) 
 const OURS: usize = 4;
 
 #[test]
-fn in_a_storm_of_both_there_are_never_more_than_the_limit() {
+fn both_under_load_never_exceed_the_limit() {
     meet(storm);
 }
 
@@ -168,7 +168,7 @@ fn storm(server: &Server, ours: &mut Connection, book: &mut dyn SemaphoreClient)
 
 /// Their lock separates several of them, and none of ours acquires while one holds it.
 #[test]
-fn with_the_lock_several_programs_of_the_book_are_apart_as_well() {
+fn the_lock_also_separates_several_programs_of_the_book() {
     let server = Server::start().unwrap();
     let book = || BookSemaphores::new(&server).unwrap();
     let (mut one, mut two, mut three) = (book(), book(), book());

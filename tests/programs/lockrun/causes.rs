@@ -54,7 +54,7 @@ fn at(user: &str, port: impl Display, path: &str) -> String {
 }
 
 #[test]
-fn who_cannot_connect_is_told_why() {
+fn a_failed_connection_says_why() {
     let server = Server::start_with(&["--requirepass", "right"]).unwrap();
     let port = server.port();
     let here = format!("redis at 127.0.0.1:{port}");
@@ -128,7 +128,7 @@ fn who_cannot_connect_is_told_why() {
 }
 
 #[test]
-fn a_refusal_is_a_sentence_without_a_hash() {
+fn a_refusal_is_a_sentence_without_a_script_hash() {
     let cases: [(&str, &[&str], &str); 6] = [
         (
             "maxmemory",
@@ -181,7 +181,7 @@ fn a_refusal_is_a_sentence_without_a_hash() {
 }
 
 #[test]
-fn what_only_some_servers_say_is_a_sentence_too() {
+fn refusals_of_other_servers_are_sentences_too() {
     let cases: [(&[u8], &[u8], i32, &str); 7] = [
         (
             b"-LOADING it\r\n",
@@ -282,7 +282,7 @@ fn a_wrong_argument_names_its_flag() {
 
 /// From the start, with a few lines for many attempts.
 #[test]
-fn a_wait_goes_on_while_redis_is_down_and_says_so() {
+fn a_wait_continues_while_redis_is_down_and_says_so() {
     unless_halted(|| {
         let mut server = Server::start().unwrap();
         server.kill().unwrap();
@@ -317,7 +317,7 @@ fn a_wait_goes_on_while_redis_is_down_and_says_so() {
 
 /// It says how the time was spent.
 #[test]
-fn a_wait_that_ends_without_redis_says_how_long_it_was() {
+fn a_wait_that_ends_without_redis_says_how_long_it_waited() {
     let closed = free_port().unwrap();
     let line = said(&at("", &closed, ""), &["--wait", "300ms", "--", "true"], 69);
     let why = format!(
@@ -328,7 +328,7 @@ fn a_wait_that_ends_without_redis_says_how_long_it_was() {
 }
 
 #[test]
-fn a_wait_that_a_refusal_has_ended_at_once_is_not_called_its_whole_time() {
+fn a_wait_ended_by_a_refusal_does_not_claim_its_whole_timeout() {
     let server = Server::start_with(&["--requirepass", "right"]).unwrap();
     let url = at(":wrong@", server.port(), "");
     let line = said(&url, &["--wait", "1h", "--", "true"], 69);
@@ -336,7 +336,7 @@ fn a_wait_that_a_refusal_has_ended_at_once_is_not_called_its_whole_time() {
 }
 
 #[test]
-fn an_outage_under_the_command_is_a_few_lines() {
+fn an_outage_during_the_command_prints_a_few_lines() {
     unless_halted(|| {
         let mut server = Server::start().unwrap();
         let mut tool = Tool::holding(&server, "--lease 9s --grace 100ms --verbose");

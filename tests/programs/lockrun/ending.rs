@@ -13,7 +13,7 @@ use crate::{
 };
 
 #[test]
-fn a_signal_to_the_tool_ends_the_command_first_and_then_the_lock() {
+fn a_signal_ends_the_command_before_the_lock_is_released() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         for signal in [Signal::SIGTERM, Signal::SIGINT] {
@@ -33,7 +33,7 @@ fn a_signal_to_the_tool_ends_the_command_first_and_then_the_lock() {
 }
 
 #[test]
-fn who_ignores_the_signal_is_killed_after_the_grace() {
+fn a_command_that_ignores_the_signal_is_killed_after_the_grace_period() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let script = format!("trap '' TERM; echo in; {LONG}");
@@ -51,7 +51,7 @@ fn who_ignores_the_signal_is_killed_after_the_grace() {
 /// `setsid` exists on Linux only.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_command_that_leaves_the_group_is_reached_too() {
+fn a_command_that_leaves_the_process_group_is_signalled_too() {
     use crate::lockrun::tool::lockrun;
 
     // A command that exits by itself gets the time that a busy machine takes.
@@ -83,7 +83,7 @@ fn a_command_that_leaves_the_group_is_reached_too() {
 /// Only Linux reports a stopped process this way.
 #[cfg(target_os = "linux")]
 #[test]
-fn who_is_stopped_hears_the_signal_too() {
+fn a_stopped_command_receives_the_signal() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut tool = Tool::start(&server, "", "echo $$; exec sleep 20");
@@ -99,7 +99,7 @@ fn who_is_stopped_hears_the_signal_too() {
 }
 
 #[test]
-fn a_hangup_is_only_passed_on_and_leaves_the_guardian_at_its_post() {
+fn a_hangup_is_passed_on_and_the_guardian_survives() {
     unless_halted(|| {
         if is_ignored(Signal::SIGHUP) {
             return;
@@ -118,7 +118,7 @@ fn a_hangup_is_only_passed_on_and_leaves_the_guardian_at_its_post() {
 /// The ignored signals of a process can be read on Linux only.
 #[cfg(target_os = "linux")]
 #[test]
-fn under_nohup_a_hangup_is_for_nobody() {
+fn under_nohup_a_hangup_is_ignored() {
     unless_halted(|| {
         use crate::lockrun::tool::lockrun;
 
@@ -140,7 +140,7 @@ fn under_nohup_a_hangup_is_for_nobody() {
 /// Some parent processes ignore or block `SIGCHLD`, and children inherit that.
 #[cfg(target_os = "linux")]
 #[test]
-fn the_end_is_known_even_if_nobody_is_to_be_told_of_dead_children() {
+fn the_exit_is_noticed_even_if_sigchld_is_ignored() {
     unless_halted(|| {
         use crate::lockrun::tool::lockrun;
 
@@ -157,7 +157,7 @@ fn the_end_is_known_even_if_nobody_is_to_be_told_of_dead_children() {
 }
 
 #[test]
-fn what_the_command_leaves_running_ends_before_the_lock() {
+fn background_processes_end_before_the_lock_is_released() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         // A command that exits by itself gets the time that a busy machine takes.
@@ -177,7 +177,7 @@ fn what_the_command_leaves_running_ends_before_the_lock() {
 }
 
 #[test]
-fn a_killed_tool_takes_its_command_along() {
+fn killing_lockrun_kills_its_command() {
     let scripts = [
         "echo in; exec sleep 20".to_owned(),
         format!("trap '' TERM; {LONG} & echo in; wait"),
@@ -192,7 +192,7 @@ fn a_killed_tool_takes_its_command_along() {
 }
 
 #[test]
-fn a_killed_guardian_changes_nothing_for_the_command() {
+fn killing_the_guardian_does_not_affect_the_command() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut tool = Tool::start(&server, "--lease 3s", "echo $$; exec cat");
@@ -205,7 +205,7 @@ fn a_killed_guardian_changes_nothing_for_the_command() {
 }
 
 #[test]
-fn a_signal_that_would_end_the_tool_is_passed_on() {
+fn a_terminating_signal_is_passed_on() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         for signal in [

@@ -28,7 +28,7 @@ fn ended(command: &mut Command) -> Ended {
 }
 
 #[test]
-fn a_variable_sets_what_the_command_line_does_not() {
+fn a_variable_applies_where_the_command_line_has_no_flag() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -59,7 +59,7 @@ fn a_variable_sets_what_the_command_line_does_not() {
 }
 
 #[test]
-fn a_wrong_value_of_a_variable_is_named() {
+fn a_bad_value_in_a_variable_names_the_variable() {
     let server = Server::start().unwrap();
     let wrong = |variable, args| {
         let command = &mut with(&server, &[variable], args);
@@ -78,7 +78,7 @@ fn a_wrong_value_of_a_variable_is_named() {
 }
 
 #[test]
-fn a_lock_is_held_while_so_many_replicas_have_it() {
+fn replicas_is_the_number_that_have_to_confirm() {
     unless_halted(|| {
         let master = Server::start_with(&["--repl-diskless-sync-delay", "0"]).unwrap();
         let few = run(&master, "--replicas 1 --lease 2s", "echo in");
@@ -112,7 +112,7 @@ fn a_lock_is_held_while_so_many_replicas_have_it() {
 }
 
 #[test]
-fn who_forgets_the_dashes_is_told() {
+fn a_forgotten_double_dash_gets_a_hint() {
     let said = |args: &[&str]| {
         let mut command = program();
         Tool::spawn(command.args(["--name", "a"]).args(args)).ends_with(64)
@@ -126,7 +126,7 @@ fn who_forgets_the_dashes_is_told() {
 }
 
 #[test]
-fn the_help_is_short_or_whole() {
+fn short_help_and_long_help() {
     let help = |option| Tool::spawn(program().arg(option)).ends_with(0).out;
     let (short, whole) = (help("-h"), help("--help"));
     assert!(short.lines().count() < 60, "{short}");
@@ -144,7 +144,7 @@ fn the_help_is_short_or_whole() {
 }
 
 #[test]
-fn the_manual_and_the_completions_have_every_option() {
+fn the_manual_and_the_completions_contain_every_option() {
     let server = Server::start().unwrap();
     let said = |args: &str| ended(&mut with(&server, &[("WAIT", "1s")], args));
     let help = said("-h").out;
@@ -202,7 +202,7 @@ fn bash_completes_options() {
 }
 
 #[test]
-fn a_name_with_another_prefix_is_another_lock() {
+fn the_same_name_with_another_prefix_is_another_lock() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut holder = Tool::holding(&server, "--prefix job:");

@@ -34,7 +34,7 @@ fn state_and_parent(process: u32) -> Option<(String, u32)> {
 }
 
 #[test]
-fn no_signal_that_can_be_blocked_takes_the_guardian_from_its_post() {
+fn the_guardian_survives_every_signal_that_can_be_blocked() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let script = format!("trap '' TERM; echo $$; {LONG}");
@@ -53,7 +53,7 @@ fn no_signal_that_can_be_blocked_takes_the_guardian_from_its_post() {
 }
 
 #[test]
-fn a_command_that_is_stopped_is_told_once() {
+fn a_stopped_command_is_reported_once() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         for (signal, why) in [
@@ -86,7 +86,7 @@ fn a_command_that_is_stopped_is_told_once() {
 
 /// The dead process is the daemon's child, so lockrun cannot reap it.
 #[test]
-fn the_dead_in_the_group_are_not_waited_for() {
+fn dead_group_members_are_not_waited_for() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         // `setsid` leaves the group, and the daemon never reaps the child that it does not know.
@@ -144,7 +144,7 @@ fn the_first_thread_of_a_python_program_may_end_before_the_others() {
 }
 
 #[test]
-fn orphans_go_where_they_go_without_the_tool() {
+fn orphans_get_the_parent_that_they_would_get_without_lockrun() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut tool = Tool::spawn(lockrun(&server).args(LEAVES_AN_ORPHAN));
@@ -158,7 +158,7 @@ fn orphans_go_where_they_go_without_the_tool() {
 
 /// As for the first process of a container.
 #[test]
-fn an_orphan_that_is_made_the_tools_own_is_reaped() {
+fn an_adopted_orphan_is_reaped() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut parent = Command::new(env::current_exe().unwrap());
@@ -188,7 +188,7 @@ fn becomes_lockrun_which_is_the_parent_of_orphans() {
 
 /// lockrun is stopped meanwhile, so the guardian acts.
 #[test]
-fn who_has_ended_by_itself_is_not_said_to_be_ended() {
+fn a_command_that_exits_by_itself_is_not_reported_as_terminated() {
     at_once(
         ["exit 3", "(trap '' TERM; sleep 20 >&- 2>&-) & exit 3"],
         |end| {

@@ -34,7 +34,7 @@ fn slowly(server: &Server, run: impl FnOnce(Command, &Receiver<()>)) {
 
 /// Any thread may receive the signal, by chance: so there are several.
 #[test]
-fn neither_the_guardians_end_nor_a_signal_costs_the_release() {
+fn the_lock_is_released_despite_signals_and_the_guardians_death() {
     at_once(0..4, |_| {
         let server = Server::start().unwrap();
         // From now on the scripts are cached.
@@ -57,7 +57,7 @@ fn neither_the_guardians_end_nor_a_signal_costs_the_release() {
 /// The tool's signal handling does not affect its command.
 #[cfg(target_os = "linux")]
 #[test]
-fn the_command_has_no_other_signal_blocked_than_the_tool_was_started_with() {
+fn the_command_inherits_the_signal_mask_unchanged() {
     let server = Server::start().unwrap();
     // Without a shell, which may unblock them itself.
     let mut command = lockrun_at(&server.url());

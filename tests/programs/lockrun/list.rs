@@ -38,7 +38,7 @@ fn locks(url: &str) -> Locks {
 }
 
 #[test]
-fn every_kind_of_lock_is_listed_and_nothing_else() {
+fn list_shows_every_kind_of_lock_and_nothing_else() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let (url, mut conn) = (server.url(), server.connection().unwrap());
@@ -96,7 +96,7 @@ fn every_kind_of_lock_is_listed_and_nothing_else() {
 }
 
 #[test]
-fn the_locks_of_every_shard_are_listed() {
+fn list_shows_the_locks_of_every_shard() {
     let cluster = Cluster::start().unwrap();
     let locks = locks(&cluster.url());
     let names: Vec<_> = (10..40).map(|name| format!("{name}")).collect();
@@ -107,8 +107,8 @@ fn the_locks_of_every_shard_are_listed() {
 
 #[test]
 #[ignore = "ten thousand round trips, half a minute on a busy machine: \
-            cargo test --all-features --test programs more_than_the_limit -- --ignored"]
-fn more_than_the_limit_are_not_listed_and_that_is_told() {
+            cargo test --all-features --test programs list_stops_at_its_limit -- --ignored"]
+fn list_stops_at_its_limit_and_says_so() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let keys: Vec<_> = (0..10_001).map(|at| (format!("lock:{at}"), "x")).collect();
@@ -125,7 +125,7 @@ fn more_than_the_limit_are_not_listed_and_that_is_told() {
 }
 
 #[test]
-fn a_list_is_of_no_name() {
+fn list_takes_no_name() {
     for args in [["--name", "a"], ["--permits", "3"]] {
         let mut command = program();
         Tool::spawn(command.arg("--list=x").args(args)).ends_with(64);
@@ -133,7 +133,7 @@ fn a_list_is_of_no_name() {
 }
 
 #[test]
-fn no_server_is_json_as_well() {
+fn an_unreachable_server_is_reported_in_json() {
     let mut command = program();
     command.args(["--url", "redis://127.0.0.1:1/", "--list", "--json"]);
     let ended = Tool::spawn(&mut command).ends();

@@ -25,7 +25,7 @@ fn ago_by(said: &str) -> Option<(Duration, &str)> {
 }
 
 #[test]
-fn the_first_runs_it_and_the_next_say_so_and_exit_0() {
+fn the_first_host_runs_it_and_the_others_say_so_and_exit_0() {
     let server = Server::start().unwrap();
     let began = Instant::now();
     let first = run(&server, ONCE, "echo made");
@@ -66,7 +66,7 @@ fn the_first_runs_it_and_the_next_say_so_and_exit_0() {
 }
 
 #[test]
-fn what_fails_is_ended_or_loses_its_lock_is_run_again() {
+fn a_run_that_failed_was_terminated_or_lost_its_lock_runs_again() {
     let server = Server::start().unwrap();
     assert_eq!(run(&server, ONCE, "exit 3").code, 3);
     assert_eq!(run(&server, ONCE, "kill -9 $$").code, 128 + 9);
@@ -89,7 +89,7 @@ fn what_fails_is_ended_or_loses_its_lock_is_run_again() {
 }
 
 #[test]
-fn who_waits_for_a_run_learns_that_it_has_succeeded_or_runs_it() {
+fn a_waiting_lockrun_learns_of_success_or_runs_the_command() {
     let server = Server::start().unwrap();
     for (exit, out) in [("exit 1", "made\n"), ("exit 0", "")] {
         let script = format!("echo in; read go; {exit}");
@@ -142,7 +142,7 @@ fn a_signal_ends_the_wait() {
 }
 
 #[test]
-fn a_period_that_cannot_be_used_is_refused() {
+fn an_unusable_period_is_refused() {
     let server = Server::start().unwrap();
     for period in ["0s", "100years"] {
         let ended = run(&server, &format!("--once-per {period}"), "echo made");
@@ -152,7 +152,7 @@ fn a_period_that_cannot_be_used_is_refused() {
 }
 
 #[test]
-fn a_run_that_was_told_to_end_is_not_marked_whatever_its_exit_code() {
+fn a_terminated_run_is_not_marked_as_done_whatever_its_exit_code() {
     let server = Server::start().unwrap();
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         if is_ignored(signal) {
@@ -172,7 +172,7 @@ fn a_run_that_was_told_to_end_is_not_marked_whatever_its_exit_code() {
 
 /// On a server that is gone, and on a silent one.
 #[test]
-fn a_command_that_has_ended_by_itself_keeps_its_exit_code() {
+fn a_command_that_exits_by_itself_keeps_its_exit_code() {
     let cases = [true, false].map(|is_gone| ["", ONCE].map(|once| (is_gone, once)));
     at_once(cases.concat(), |(is_gone, once)| {
         let mut server = Server::start().unwrap();
@@ -194,7 +194,7 @@ fn a_command_that_has_ended_by_itself_keeps_its_exit_code() {
 }
 
 #[test]
-fn a_signal_ends_the_giving_back_after_the_grace() {
+fn a_signal_ends_the_release_after_the_grace_period() {
     let mut server = Server::start().unwrap();
     let args = format!("--lease 1h --grace 300ms {ONCE}");
     let mut tool = Tool::apart(&server, &args, "echo in; read go");

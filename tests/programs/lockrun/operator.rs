@@ -15,7 +15,7 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn the_status_is_that_of_the_holder() {
+fn status_shows_the_holder() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let free = ask(&server, "--status");
@@ -44,7 +44,7 @@ fn the_status_is_that_of_the_holder() {
 }
 
 #[test]
-fn taken_away_the_lock_ends_the_command() {
+fn a_forced_release_ends_the_command() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let script = format!("trap 'echo told; exit 3' TERM; echo in; {LONG}");
@@ -72,7 +72,7 @@ fn taken_away_the_lock_ends_the_command() {
 }
 
 #[test]
-fn a_lock_that_is_lost_at_the_last_moment_is_told() {
+fn a_lock_lost_just_before_the_end_is_reported() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut tool = Tool::start(&server, "", "echo in; read go; exit 0");
@@ -86,7 +86,7 @@ fn a_lock_that_is_lost_at_the_last_moment_is_told() {
 }
 
 #[test]
-fn scripts_are_told_every_outcome() {
+fn json_reports_every_outcome() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let ended = run(&server, "--json", "echo out; exit 3");
@@ -136,7 +136,7 @@ fn scripts_are_told_every_outcome() {
 }
 
 #[test]
-fn what_is_no_lock_is_left_alone() {
+fn a_key_that_is_not_a_lock_is_left_alone() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -151,7 +151,7 @@ fn what_is_no_lock_is_left_alone() {
 }
 
 #[test]
-fn a_lock_with_no_end_is_seen_and_cleared() {
+fn a_lock_without_expiry_is_shown_and_cleared() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -168,7 +168,7 @@ fn a_lock_with_no_end_is_seen_and_cleared() {
 
 /// The two keys are the documented ones.
 #[test]
-fn a_companion_that_is_something_else_is_refused() {
+fn a_companion_key_of_another_type_is_refused() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -183,7 +183,7 @@ fn a_companion_that_is_something_else_is_refused() {
 }
 
 #[test]
-fn what_a_holder_calls_itself_does_nothing_to_a_terminal() {
+fn a_holders_name_cannot_control_the_terminal() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let owner = Owner::new("evil\u{1b}[2J\na: free").unwrap();
@@ -200,7 +200,7 @@ fn what_a_holder_calls_itself_does_nothing_to_a_terminal() {
 }
 
 #[test]
-fn every_time_is_told_in_one_format() {
+fn all_times_have_the_same_format() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();

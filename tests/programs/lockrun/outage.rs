@@ -36,7 +36,7 @@ enum Told {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn longer_than_a_lease_and_shorter() {
+fn outages_longer_and_shorter_than_a_lease() {
     let cases: [fn(); 6] = [
         what_cannot_be_renewed_ends_before_the_lease,
         an_outage_that_is_shorter_than_the_lease_is_survived,

@@ -45,7 +45,7 @@ fn held_by(name: &str, seconds: u64, lock: &Lock) -> Lease {
 }
 
 #[test]
-fn three_of_four_run_at_once_and_the_fourth_when_one_has_ended() {
+fn three_of_four_run_at_once_and_the_fourth_runs_after_one_ends() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut held = all(&server, THREE, 3);
@@ -95,7 +95,7 @@ fn the_permit_of_a_killed_lockrun_comes_back_with_its_lease() {
 }
 
 #[test]
-fn who_loses_a_permit_ends_its_command_and_the_others_go_on() {
+fn losing_a_permit_ends_only_its_own_command() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut held = all(&server, THREE, 3);
@@ -141,7 +141,7 @@ fn a_permit_that_cannot_be_renewed_ends_the_command() {
 }
 
 #[test]
-fn the_status_names_all_holders_and_says_what_is_free() {
+fn status_names_all_holders_and_counts_free_permits() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let status = |args: &str| {
@@ -187,7 +187,7 @@ fn the_status_names_all_holders_and_says_what_is_free() {
 
 /// A script asks whether a command would run now.
 #[test]
-fn in_json_a_semaphore_is_held_while_no_permit_is_free() {
+fn json_reports_a_semaphore_without_free_permits_as_held() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let status = |args: &str| json(&ask(&server, &format!("--status --json {args}")).out);
@@ -216,7 +216,7 @@ fn in_json_a_semaphore_is_held_while_no_permit_is_free() {
 }
 
 #[test]
-fn who_is_refused_is_told_who_has_the_permits_and_when_one_is_free() {
+fn a_refusal_names_the_holders_and_when_a_permit_becomes_free() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let lock = semaphore(&server, 9);
@@ -243,7 +243,7 @@ fn who_is_refused_is_told_who_has_the_permits_and_when_one_is_free() {
 }
 
 #[test]
-fn what_makes_no_sense_with_permits_is_refused_with_the_reason() {
+fn options_that_do_not_fit_permits_are_refused() {
     let refused = |args: &str| {
         let mut command = program();
         command.args(["--name", "a", "--url", "redis://127.0.0.1:1/"]);
@@ -265,7 +265,7 @@ fn what_makes_no_sense_with_permits_is_refused_with_the_reason() {
 
 /// An inherited token belongs to another lock.
 #[test]
-fn a_command_with_a_permit_finds_no_fencing_token() {
+fn a_command_with_a_permit_gets_no_fencing_token() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut command = lockrun(&server);
@@ -281,7 +281,7 @@ fn a_command_with_a_permit_finds_no_fencing_token() {
 }
 
 #[test]
-fn a_semaphore_and_a_lock_of_one_name_refuse_each_other() {
+fn a_semaphore_and_a_lock_with_the_same_name_refuse_each_other() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let refused = |args: &str, found: &str| {

@@ -49,7 +49,7 @@ fn a_server_on_which_locks_work() {
 }
 
 #[test]
-fn a_server_on_which_they_do_not() {
+fn a_server_on_which_locks_do_not_work() {
     let server = Server::start_with(&["--rename-command", "EVAL", ""]).unwrap();
     let table = probe(&server.url(), &[]);
     assert_eq!((table.code, &*table.err), (78, ""), "{table:?}");
@@ -69,7 +69,7 @@ fn a_server_on_which_they_do_not() {
 }
 
 #[test]
-fn no_server() {
+fn an_unreachable_server() {
     let nobody = probe("redis://:sEcret@127.0.0.1:1/", &[]);
     assert_eq!((nobody.code, &*nobody.out), (69, ""), "{nobody:?}");
     assert!(nobody.err.contains("127.0.0.1:1") && !nobody.err.contains("sEcret"));
@@ -106,7 +106,7 @@ fn no_secret_is_printed() {
 }
 
 #[test]
-fn it_takes_no_name_and_no_command() {
+fn probe_takes_no_name_and_no_command() {
     let server = Server::start().unwrap();
     for args in [
         &["--name", "a"][..],

@@ -43,7 +43,7 @@ fn delete(server: &Server, key: &str) {
 }
 
 #[test]
-fn all_are_held_while_the_command_runs_and_none_after_it() {
+fn the_command_runs_under_all_locks_and_they_are_released_after_it() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut tool = Tool::holding(&server, BOTH);
@@ -57,7 +57,7 @@ fn all_are_held_while_the_command_runs_and_none_after_it() {
 }
 
 #[test]
-fn who_is_refused_holds_none_and_is_told_which_was_not_had_and_who_has_it() {
+fn a_busy_lock_is_named_with_its_holder_and_no_lock_is_held() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let _held = by_somebody(&server, "b");
@@ -80,7 +80,7 @@ fn who_is_refused_holds_none_and_is_told_which_was_not_had_and_who_has_it() {
 }
 
 #[test]
-fn what_is_held_is_kept_while_the_next_is_waited_for_and_given_back_after_a_signal() {
+fn locks_are_renewed_while_it_waits_for_the_next_and_released_after_a_signal() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let other = by_somebody(&server, "b");
@@ -105,7 +105,7 @@ fn what_is_held_is_kept_while_the_next_is_waited_for_and_given_back_after_a_sign
 }
 
 #[test]
-fn the_loss_of_any_ends_the_command_and_gives_the_others_back() {
+fn losing_one_lock_ends_the_command_and_releases_the_others() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         for (name, key) in [("a", "lock:a"), ("b", "lock:b")] {
@@ -125,7 +125,7 @@ fn the_loss_of_any_ends_the_command_and_gives_the_others_back() {
 
 /// The loss is noticed before the release, or by it.
 #[test]
-fn those_that_are_lost_at_the_last_moment_are_told() {
+fn locks_lost_just_before_the_end_are_reported() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         for (keys, name) in [(&KEYS[1..], "b"), (&KEYS[..], "a")] {
@@ -146,7 +146,7 @@ fn those_that_are_lost_at_the_last_moment_are_told() {
 }
 
 #[test]
-fn one_that_is_lost_while_another_is_waited_for_keeps_the_command_from_running() {
+fn a_lock_lost_while_waiting_for_another_stops_the_command_from_running() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let other = by_somebody(&server, "b");
@@ -183,7 +183,7 @@ fn locks_that_cannot_be_renewed_end_the_command() {
 
 /// Inherited tokens belong to other locks.
 #[test]
-fn the_fencing_tokens_are_numbered_in_the_order_of_the_names() {
+fn fencing_tokens_follow_the_order_of_the_names() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let locks = Locks::connect(&server.url()).unwrap();
@@ -225,7 +225,7 @@ fn the_fencing_tokens_are_numbered_in_the_order_of_the_names() {
 }
 
 #[test]
-fn people_and_scripts_are_told_of_each_lock() {
+fn text_and_json_report_each_lock() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let said = run(&server, &format!("{BOTH} --verbose"), "true").err;
@@ -259,7 +259,7 @@ fn people_and_scripts_are_told_of_each_lock() {
 }
 
 #[test]
-fn the_operator_is_answered_for_each() {
+fn operator_commands_answer_for_each_lock() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut tool = Tool::holding(&server, BOTH);
@@ -293,7 +293,7 @@ fn the_operator_is_answered_for_each() {
 }
 
 #[test]
-fn one_that_is_no_lock_is_told_and_the_others_are_not_held_or_are_answered_for() {
+fn a_key_that_is_not_a_lock_is_reported_and_the_others_are_not_held() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -325,7 +325,7 @@ fn one_that_is_no_lock_is_told_and_the_others_are_not_held_or_are_answered_for()
 }
 
 #[test]
-fn what_makes_no_sense_with_several_is_refused_with_the_reason() {
+fn options_that_do_not_fit_several_locks_are_refused() {
     let cases = [
         ("a", "--wait 1h -- true", "`a` appears twice"),
         (

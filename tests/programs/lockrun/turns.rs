@@ -15,7 +15,7 @@ use crate::{
 };
 
 #[test]
-fn of_two_at_once_one_is_told_that_it_is_busy_and_says_who_has_the_lock() {
+fn the_second_of_two_reports_busy_and_names_the_holder() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut first = Tool::holding(&server, "--lease 30s");
@@ -43,7 +43,7 @@ fn of_two_at_once_one_is_told_that_it_is_busy_and_says_who_has_the_lock() {
 }
 
 #[test]
-fn who_waits_runs_when_the_first_has_ended() {
+fn a_waiting_lockrun_runs_after_the_first_ends() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut first = Tool::holding(&server, "");
@@ -58,7 +58,7 @@ fn who_waits_runs_when_the_first_has_ended() {
 }
 
 #[test]
-fn who_waits_waits_for_a_server_that_restarts_too() {
+fn a_wait_survives_a_server_restart() {
     at_once([true, false], |restarts| {
         let mut server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
@@ -95,7 +95,7 @@ fn a_signal_ends_the_waiting_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn the_commands_own_end_is_passed_on() {
+fn the_commands_exit_status_is_passed_on() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let cases = [
@@ -118,7 +118,7 @@ fn the_commands_own_end_is_passed_on() {
 }
 
 #[test]
-fn the_command_gets_its_arguments_and_its_pipes_as_they_are() {
+fn the_command_gets_its_arguments_and_pipes_unchanged() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut command = lockrun(&server);
@@ -135,7 +135,7 @@ fn the_command_gets_its_arguments_and_its_pipes_as_they_are() {
 }
 
 #[test]
-fn in_a_pipeline_nobody_reads_any_more_it_ends_as_others_do() {
+fn a_closed_pipeline_ends_it_like_any_command() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let mut tool = Tool::start(&server, "", "exec yes");
@@ -148,7 +148,7 @@ fn in_a_pipeline_nobody_reads_any_more_it_ends_as_others_do() {
 /// As the documentation says.
 #[cfg(target_os = "linux")]
 #[test]
-fn who_leaves_the_group_outlives_the_lock() {
+fn a_process_that_leaves_the_group_outlives_the_lock() {
     unless_halted(|| {
         use crate::lockrun::tool::{LONG, send};
 
@@ -168,7 +168,7 @@ fn who_leaves_the_group_outlives_the_lock() {
 }
 
 #[test]
-fn what_cannot_be_run_is_told_as_a_shell_does() {
+fn a_command_that_cannot_run_exits_as_in_a_shell() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         for (command, code) in [("/no/such/program", 127), ("/etc/passwd", 126)] {
@@ -181,7 +181,7 @@ fn what_cannot_be_run_is_told_as_a_shell_does() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_before_anything_is_run() {
+fn invalid_arguments_are_refused_before_the_command_runs() {
     let server = Server::start().unwrap();
     at_once(
         [
@@ -212,7 +212,7 @@ fn what_cannot_be_meant_is_refused_before_anything_is_run() {
 }
 
 #[test]
-fn without_a_server_nothing_is_run() {
+fn without_a_server_the_command_does_not_run() {
     unless_halted(|| {
         let closed = free_port().unwrap();
         let url = format!("redis://127.0.0.1:{closed}/");
@@ -234,7 +234,7 @@ fn without_a_server_nothing_is_run() {
 }
 
 #[test]
-fn a_url_that_is_empty_in_the_environment_is_none() {
+fn an_empty_url_variable_counts_as_unset() {
     unless_halted(|| {
         let status = |args: &[&str]| {
             let mut command = program();
@@ -251,7 +251,7 @@ fn a_url_that_is_empty_in_the_environment_is_none() {
 }
 
 #[test]
-fn the_fencing_token_is_in_the_commands_environment_and_grows() {
+fn the_environment_has_the_fencing_token_and_it_grows() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let fence = || {
@@ -264,7 +264,7 @@ fn the_fencing_token_is_in_the_commands_environment_and_grows() {
 }
 
 #[test]
-fn who_waits_waits_for_a_server_that_is_not_up_yet() {
+fn a_wait_includes_a_server_that_is_not_up_yet() {
     at_once(["", "--once-per 1h"], |once| {
         let mut server = Server::start().unwrap();
         server.kill().unwrap();

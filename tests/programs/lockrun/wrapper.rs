@@ -66,7 +66,7 @@ const SAME: [(&str, &str); 14] = [
 /// `--block-signal` and `/dev/full` exist on Linux only.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_command_finds_what_env_would_leave_it() {
+fn the_command_inherits_the_environment_as_under_env() {
     let server = Server::start().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let files = [
@@ -97,7 +97,7 @@ fn a_command_finds_what_env_would_leave_it() {
 }
 
 #[test]
-fn an_answer_that_cannot_be_written_is_a_failure() {
+fn failing_to_write_the_output_is_a_failure() {
     if !fs::exists("/dev/full").unwrap() {
         return;
     }

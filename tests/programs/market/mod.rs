@@ -34,7 +34,7 @@ fn keys(conn: &mut Connection) -> Vec<String> {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn runs_that_take_their_time() {
+fn longer_runs() {
     let cases: [fn(); 3] = [
         a_default_run_reports_each_cell_and_stops_its_server,
         one_load_by_one_way_on_a_given_server_leaves_it_as_it_was,
@@ -148,7 +148,7 @@ fn one_load_by_one_way_on_a_given_server_leaves_it_as_it_was() {
 }
 
 #[test]
-fn a_server_with_a_market_is_refused_and_not_touched() {
+fn a_server_that_has_a_market_is_refused_and_left_unchanged() {
     let keys_of_a_market = [
         "market:",
         "users:seller-5",
@@ -233,7 +233,7 @@ fn ctrl_c_leaves_nothing_on_a_given_server() {
 }
 
 #[test]
-fn a_server_that_dies_ends_the_run_with_an_error() {
+fn a_dead_server_ends_the_run_with_an_error() {
     let wrapper = Wrapper::new();
     let child = wrapper.run("--seconds 60");
     signal("KILL", &wrapper.wait_for_trade().to_string());
@@ -241,7 +241,7 @@ fn a_server_that_dies_ends_the_run_with_an_error() {
 }
 
 #[test]
-fn without_a_server_one_line_says_how_to_get_one() {
+fn without_a_server_one_line_says_how_to_install_one() {
     let toy = tempfile::tempdir().unwrap();
     write_script(&toy.path().join("redis-server"), "echo toy 1.0");
     at_once([Path::new(""), toy.path()], |path| {
@@ -256,7 +256,7 @@ fn without_a_server_one_line_says_how_to_get_one() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_arguments_are_refused() {
     let options = [
         ("--seconds", "0"),
         ("--seconds", "601"),

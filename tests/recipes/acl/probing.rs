@@ -50,7 +50,7 @@ fn probe(bench: &mut Bench, rules: &[String]) -> Probe {
 }
 
 #[test]
-fn each_command_of_the_table_is_missed_and_no_other() {
+fn each_missing_command_of_the_table_is_reported_and_no_other() {
     let mut bench = Bench::start();
     for (kind, rows) in KINDS {
         let mut needed: Vec<_> = rows.iter().flat_map(|row| rules(row)).collect();
@@ -83,7 +83,7 @@ fn each_command_of_the_table_is_missed_and_no_other() {
 }
 
 #[test]
-fn keys_are_missed_by_their_pattern() {
+fn missing_keys_are_reported_by_pattern() {
     let mut bench = Bench::start();
     let keys = [
         "~lock:app:*",
@@ -126,7 +126,7 @@ fn keys_are_missed_by_their_pattern() {
 }
 
 #[test]
-fn a_user_who_may_not_be_told_of_changes() {
+fn a_user_without_the_right_to_tracking() {
     let mut bench = Bench::start();
     for (missing, words) in [
         ("-client +client|id", "client"),

@@ -237,7 +237,7 @@ fn without_any_part_of_it_a_lease_asks_again_after_a_pause() {
 }
 
 #[test]
-fn what_the_table_names_for_a_commit_that_is_done_once_is_enough() {
+fn what_the_table_names_for_commit_once_is_enough() {
     let server = Server::start().unwrap();
     let mut needs: Vec<_> = MUTEX.iter().flat_map(|row| rules(row)).collect();
     needs.extend(["~count", "+incrby"].map(str::to_owned));
@@ -254,7 +254,7 @@ fn what_the_table_names_for_a_commit_that_is_done_once_is_enough() {
 }
 
 #[test]
-fn what_the_table_names_for_work_that_is_done_once_is_enough() {
+fn what_the_table_names_for_run_once_is_enough() {
     let server = Server::start().unwrap();
     let mut needs: Vec<_> = MUTEX.iter().flat_map(|row| rules(row)).collect();
     let period = LONG;

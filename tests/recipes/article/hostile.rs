@@ -34,7 +34,7 @@ fn assert_stops(conn: &mut Connection, call: impl FnOnce(&mut Connection) -> Res
 
 /// Any other value of the read key counts as a read lock until it expires, and is kept.
 #[test]
-fn two_key_takes_other_values_for_a_reader() {
+fn two_key_treats_other_values_as_a_reader() {
     let (_server, mut conn, token) = start();
     let keys = Keys::new("r", "w").unwrap();
     let values = [
@@ -74,7 +74,7 @@ fn two_key_takes_other_values_for_a_reader() {
 }
 
 #[test]
-fn two_key_gives_no_end_to_a_reader_without_one() {
+fn two_key_gives_no_expiry_to_a_reader_without_one() {
     let (_server, mut conn, token) = start();
     let keys = Keys::new("r", "w").unwrap();
     conn.set::<_, _, ()>("r", "1").unwrap();
@@ -114,7 +114,7 @@ fn two_key_stops_at_other_types() {
 }
 
 #[test]
-fn two_key_refuses_keys_that_cannot_be() {
+fn two_key_refuses_invalid_keys() {
     let long = "k".repeat(513);
     for (read, write) in [
         ("", "w"),
@@ -170,7 +170,7 @@ fn one_hash_stops_at_other_types_and_fields() {
 }
 
 #[test]
-fn one_hash_stops_at_a_stamp_that_is_no_time() {
+fn one_hash_stops_at_a_stamp_that_is_not_a_time() {
     let (_server, mut conn, token) = start();
     let leases = Lifetimes::default();
     let values = [
@@ -207,7 +207,7 @@ fn one_hash_stops_at_a_stamp_that_is_no_time() {
 }
 
 #[test]
-fn one_hash_refuses_keys_and_leases_that_cannot_be() {
+fn one_hash_refuses_invalid_keys_and_leases() {
     let (_server, mut conn, token) = start();
     let [zero, day_and_more] = [Duration::ZERO, Duration::from_secs(86_401)];
     let defaults = Lifetimes::default();

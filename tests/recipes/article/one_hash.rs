@@ -100,7 +100,7 @@ fn a_crashed_reader_blocks_nobody_past_its_own_lease() {
 }
 
 #[test]
-fn a_resent_attempt_is_granted_once() {
+fn an_attempt_sent_twice_is_granted_once() {
     let mut a = World::new();
     let [reader, writer] = tokens();
     assert!(a.reads(&reader) && a.reads(&reader));
@@ -142,7 +142,7 @@ fn a_writer_waits_for_the_last_reader_and_a_reader_for_the_writer() {
 
 /// Someone removed `write` by hand, or acquired the lock with a wrong clock and released it.
 #[test]
-fn a_writer_without_its_write_has_lost_the_lock() {
+fn a_writer_whose_mode_is_gone_has_lost_the_lock() {
     let mut a = World::new();
     let [lost, next] = tokens();
     assert!(a.writes(&lost));
@@ -153,7 +153,7 @@ fn a_writer_without_its_write_has_lost_the_lock() {
 }
 
 #[test]
-fn the_lengths_of_the_article() {
+fn the_articles_durations() {
     let Lifetimes { read, write, key } = Lifetimes::default();
     assert_eq!(
         [key, read, write].map(|length| length.as_secs()),

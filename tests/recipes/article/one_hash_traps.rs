@@ -16,7 +16,7 @@ use leasehold::{
 use redis::{Commands, Value};
 
 #[test]
-fn trap_37_a_a_second_reader_neither_pushes_out_the_first_nor_frees_it() {
+fn trap_37_a_a_second_reader_neither_replaces_nor_frees_the_first() {
     let mut a = World::new();
     let [one, two, writer] = tokens();
     for [first, second] in [[&one, &two], [&two, &one]] {
@@ -40,7 +40,7 @@ type Step = fn(&mut World, &Token) -> bool;
 /// Cannot be fixed: the article's writers do not see a reader of ours whose `read` is gone. Ours
 /// do, and our next call to acquire or release restores it.
 #[test]
-fn trap_37_a_the_articles_reader_takes_ours_with_it() {
+fn trap_37_a_the_articles_reader_frees_ours() {
     let mut a = World::new();
     let [reader, another, writer] = tokens();
     let now = a.now();
@@ -56,7 +56,7 @@ fn trap_37_a_the_articles_reader_takes_ours_with_it() {
 }
 
 #[test]
-fn trap_37_b_nobody_has_the_time_of_somebody_else() {
+fn trap_37_b_each_reader_has_its_own_expiry() {
     let mut a = World::new();
     let [one, two] = tokens();
     assert!(a.reads(&one));
@@ -80,7 +80,7 @@ fn trap_37_b_nobody_has_the_time_of_somebody_else() {
 }
 
 #[test]
-fn trap_37_c_the_servers_clock_decides_for_ours() {
+fn trap_37_c_ours_uses_the_servers_clock() {
     let mut a = World::new();
     let [reader, writer] = tokens();
     let now = a.now();
@@ -118,7 +118,7 @@ fn trap_37_c_a_client_of_the_articles_with_a_wrong_clock() {
 }
 
 #[test]
-fn trap_37_d_what_is_over_is_removed() {
+fn trap_37_d_expired_holders_are_removed() {
     let mut a = World::new();
     let [late, next] = tokens();
     let over = (a.now() - 30_001).to_string();
@@ -143,7 +143,7 @@ fn trap_37_d_what_is_over_is_removed() {
 }
 
 #[test]
-fn trap_37_e_the_key_outlives_its_holders() {
+fn trap_37_e_the_key_lasts_as_long_as_its_holders() {
     let mut a = World::new();
     let [reader, another] = tokens();
     let short = Lifetimes {
@@ -199,7 +199,7 @@ fn trap_37_f_no_change_of_mode_and_no_second_entry() {
 
 /// Cannot be fixed: the article's readers would check no field for a waiting writer's intent.
 #[test]
-fn trap_37_f_readers_that_keep_coming_keep_writers_out() {
+fn trap_37_f_steady_readers_starve_writers() {
     let mut a = World::new();
     let mut last = Token::random();
     assert!(a.reads(&last));
@@ -213,7 +213,7 @@ fn trap_37_f_readers_that_keep_coming_keep_writers_out() {
 }
 
 #[test]
-fn trap_37_g_a_release_says_whether_it_was_still_ours() {
+fn trap_37_g_a_release_says_whether_the_lock_was_still_held() {
     let mut a = World::new();
     let token = Token::random();
     assert!(a.writes(&token) && a.stops_writing(&token) && !a.stops_writing(&token));
@@ -227,7 +227,7 @@ fn trap_37_g_a_release_says_whether_it_was_still_ours() {
 }
 
 #[test]
-fn trap_37_h_the_stamp_is_stored_as_it_is_compared() {
+fn trap_37_h_the_stamp_is_stored_and_compared_in_one_unit() {
     let mut a = World::new();
     for _ in 0..200 {
         let token = Token::random();
@@ -258,7 +258,7 @@ fn trap_37_h_the_stamp_is_stored_as_it_is_compared() {
 }
 
 #[test]
-fn trap_37_i_who_stays_too_long_is_told() {
+fn trap_37_i_an_overdue_holder_is_told() {
     let mut a = World::new();
     a.leases.read = Duration::from_millis(1);
     a.leases.write = a.leases.read;
@@ -277,7 +277,7 @@ fn trap_37_i_who_stays_too_long_is_told() {
 }
 
 #[test]
-fn trap_37_j_it_waits_if_asked_to_and_no_longer() {
+fn trap_37_j_it_waits_only_as_long_as_asked() {
     let mut a = World::new();
     let [holder, waiter] = tokens();
     assert!(a.writes(&holder));

@@ -130,7 +130,7 @@ fn trap_36_a_later_reader_never_shortens_an_earlier_ones_lease() {
 }
 
 #[test]
-fn trap_36_one_readers_release_never_frees_another() {
+fn trap_36_a_readers_release_never_frees_another_reader() {
     let mut a = World::new();
     let [one, two, writer] = tokens();
     assert!(a.reads(&one, LEASE) && a.reads(&two, LEASE));
@@ -151,7 +151,7 @@ fn a_crashed_reader_blocks_nobody_past_its_own_lease() {
 }
 
 #[test]
-fn who_stays_too_long_is_told() {
+fn an_overdue_holder_is_told() {
     let mut a = World::new();
     let [late, living] = tokens();
     let brief = Duration::from_millis(30);
@@ -216,7 +216,7 @@ fn trap_36_the_articles_release_frees_every_reader() {
 
 /// Cannot be fixed: the article's readers would check no key for a waiting writer's intent.
 #[test]
-fn trap_36_readers_that_keep_coming_keep_writers_out() {
+fn trap_36_steady_readers_starve_writers() {
     let mut a = World::new();
     let mut last = Token::random();
     assert!(a.reads(&last, LEASE));
@@ -229,7 +229,7 @@ fn trap_36_readers_that_keep_coming_keep_writers_out() {
 }
 
 #[test]
-fn a_resent_attempt_is_granted_once() {
+fn an_attempt_sent_twice_is_granted_once() {
     let mut a = World::new();
     let [reader, writer] = tokens();
     assert!(a.reads(&reader, LEASE) && a.reads(&reader, LEASE));

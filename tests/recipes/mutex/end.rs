@@ -82,7 +82,7 @@ fn a_lock_until_midnight() {
 }
 
 #[test]
-fn what_is_past_or_too_far_ahead_is_an_error_and_no_lock() {
+fn an_end_in_the_past_or_too_far_ahead_is_an_error() {
     let (_server, mut conn) = start();
     let now = time(&mut conn);
     for past in [
@@ -103,7 +103,7 @@ fn what_is_past_or_too_far_ahead_is_an_error_and_no_lock() {
 }
 
 #[test]
-fn it_is_an_error_whoever_has_the_lock() {
+fn it_is_an_error_whoever_holds_the_lock() {
     let (_server, mut conn) = start();
     let token = Token::random();
     let ours = End::After(10 * SECOND);
@@ -150,7 +150,7 @@ fn the_moment_goes_to_the_server_as_it_is() {
 }
 
 #[test]
-fn sent_again_with_an_end_it_is_never_shortened() {
+fn an_attempt_sent_twice_with_an_end_is_never_shortened() {
     let (_server, mut conn) = start();
     let token = Token::random();
     let now = time(&mut conn);

@@ -49,7 +49,7 @@ fn assert_wrong_kind(results: &[leasehold::Result<()>], token: &Token) {
 }
 
 #[test]
-fn a_key_of_another_type_is_no_lock() {
+fn a_key_of_another_type_is_not_a_lock() {
     let (_server, mut conn) = start();
     for other in OTHER_TYPES {
         put(&mut conn, LOCK, other);
@@ -68,7 +68,7 @@ fn a_key_of_another_type_is_no_lock() {
 }
 
 #[test]
-fn what_stands_beside_the_lock_has_to_be_a_companion() {
+fn the_key_beside_the_lock_has_to_be_a_companion() {
     let (_server, mut conn) = start();
     for other in OTHER_TYPES {
         assert_is_no_companion(&mut conn, other);
@@ -118,7 +118,7 @@ fn assert_is_no_companion(conn: &mut Connection, words: &[&str]) {
 }
 
 #[test]
-fn a_renewal_gives_no_end_to_what_is_no_companion_of_ours() {
+fn a_renewal_gives_no_expiry_to_a_foreign_companion_key() {
     let (_server, mut conn) = start();
     let token = Token::random();
     for other in OTHER_TYPES {
@@ -132,7 +132,7 @@ fn a_renewal_gives_no_end_to_what_is_no_companion_of_ours() {
 }
 
 #[test]
-fn every_function_teaches_a_server_that_has_forgotten_its_scripts() {
+fn every_function_resends_a_forgotten_script() {
     let (_server, mut conn) = start();
     let token = Token::random();
     let forget = |conn: &mut Connection| cmd("SCRIPT").arg("FLUSH").exec(conn).unwrap();
@@ -151,7 +151,7 @@ fn every_function_teaches_a_server_that_has_forgotten_its_scripts() {
 }
 
 #[test]
-fn a_command_that_is_forbidden_leaves_no_lock() {
+fn a_forbidden_command_leaves_no_lock() {
     let (_server, mut conn) = start();
     let forbidden = ["hset", "pexpire", "set", "time", "hget"];
     // The remains of the first attempt must not admit a second one.
@@ -172,7 +172,7 @@ fn a_command_that_is_forbidden_leaves_no_lock() {
 }
 
 #[test]
-fn a_server_that_is_full_takes_nothing() {
+fn a_full_server_grants_nothing() {
     let (_server, mut conn) = start();
     let token = Token::random();
     mutex::try_acquire(&mut conn, "held", &token, LEASE)

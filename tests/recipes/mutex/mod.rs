@@ -55,7 +55,7 @@ fn it_excludes_until_it_is_released() {
 }
 
 #[test]
-fn an_attempt_that_is_sent_twice_is_granted_once() {
+fn an_attempt_sent_twice_is_granted_once() {
     let (_server, mut conn) = start();
     let token = Token::random();
     let first = try_acquire(&mut conn, &token, MINUTE);
@@ -90,7 +90,7 @@ fn renewing_never_shortens() {
 }
 
 #[test]
-fn what_is_not_ours_is_left_alone() {
+fn a_lock_of_another_holder_is_left_alone() {
     let (_server, mut conn) = start();
     try_acquire(&mut conn, &Token::random(), LEASE).unwrap();
     let before = State::of(&mut conn).unwrap();
@@ -109,7 +109,7 @@ fn what_is_not_ours_is_left_alone() {
 }
 
 #[test]
-fn the_bare_command_takes_it_once_and_gives_it_an_end() {
+fn the_bare_command_takes_it_once_with_an_expiry() {
     let (_server, mut conn) = start();
     let token = Token::random();
     assert!(mutex::try_acquire_unfenced(&mut conn, "a", &token, 10 * SECOND).unwrap());
@@ -140,7 +140,7 @@ fn a_lock_without_a_fencing_token_gets_one_and_is_never_shortened() {
 }
 
 #[test]
-fn the_books_lock_without_an_end_keeps_none() {
+fn the_books_lock_without_expiry_gets_none() {
     let (_server, mut conn) = start();
     let token = acquire_lock(&mut conn, "a", SECOND).unwrap().unwrap();
     assert!(try_acquire(&mut conn, &token, LEASE).is_some());
@@ -152,7 +152,7 @@ fn the_books_lock_without_an_end_keeps_none() {
 }
 
 #[test]
-fn it_and_the_books_lock_exclude_each_other() {
+fn a_mutex_and_the_books_lock_exclude_each_other() {
     let (_server, mut conn) = start();
     let ours = Token::random();
     try_acquire(&mut conn, &ours, LEASE).unwrap();
@@ -171,7 +171,7 @@ fn it_and_the_books_lock_exclude_each_other() {
 }
 
 #[test]
-fn it_and_any_other_program_that_locks_by_set_nx_exclude_each_other() {
+fn a_mutex_and_any_set_nx_lock_exclude_each_other() {
     let (_server, mut conn) = start();
     let set_nx = |conn: &mut Connection| -> Option<String> {
         let mut set = redis::cmd("SET");
@@ -218,7 +218,7 @@ fn waiting_ends_with_the_lock_or_at_the_deadline() {
 }
 
 #[test]
-fn a_wait_of_nothing_tries_once() {
+fn a_zero_wait_tries_once() {
     let (_server, mut conn) = start();
     let acquire = |conn: &mut Connection| {
         mutex::acquire(conn, "a", &Token::random(), Duration::ZERO, LEASE).unwrap()

@@ -50,7 +50,7 @@ fn the_recipe_sends_nx_and_px_and_no_other() {
 }
 
 #[test]
-fn px_takes_no_lease_of_nothing_and_no_fraction() {
+fn px_refuses_zero_and_fractions() {
     let (_server, mut conn) = start();
     assert_refused(&mut conn, "NX PX 0", "invalid expire");
     assert_refused(&mut conn, "NX PX -1", "invalid expire");
@@ -64,7 +64,7 @@ fn px_takes_no_lease_of_nothing_and_no_fraction() {
 }
 
 #[test]
-fn ex_takes_no_lease_below_a_second() {
+fn ex_refuses_a_lease_below_a_second() {
     let (_server, mut conn) = start();
     assert_refused(&mut conn, "NX EX 0", "invalid expire");
     assert_refused(&mut conn, "NX EX 0.5", "not an integer");
@@ -74,7 +74,7 @@ fn ex_takes_no_lease_below_a_second() {
 }
 
 #[test]
-fn a_moment_in_the_past_is_answered_ok_and_there_is_no_lock() {
+fn a_moment_in_the_past_answers_ok_and_leaves_no_lock() {
     let (_server, mut conn) = start();
     for past in ["PXAT 1700000000000", "EXAT 1700000000"] {
         assert_eq!(
@@ -99,7 +99,7 @@ fn a_moment_in_the_past_is_answered_ok_and_there_is_no_lock() {
 }
 
 #[test]
-fn exat_ends_up_to_a_second_early() {
+fn exat_expires_up_to_a_second_early() {
     let (_server, mut conn) = start();
     let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut conn).unwrap();
     let moment = seconds * 1_000 + 10_999;
@@ -125,7 +125,7 @@ fn end_of(conn: &mut Connection) -> u64 {
 }
 
 #[test]
-fn keepttl_keeps_the_end_that_a_free_key_has_not() {
+fn keepttl_leaves_a_free_key_without_expiry() {
     let (_server, mut conn) = start();
     assert_eq!(set(&mut conn, "x", "NX KEEPTTL").unwrap(), Value::Okay);
     assert_eq!(left(&mut conn), -1, "a lock that never ends");
@@ -144,7 +144,7 @@ fn keepttl_keeps_the_end_that_a_free_key_has_not() {
 }
 
 #[test]
-fn xx_takes_the_lock_from_its_holder_and_never_a_free_one() {
+fn xx_takes_a_held_lock_and_never_a_free_one() {
     let (_server, mut conn) = start();
     assert_eq!(set(&mut conn, "x", "XX PX 10000").unwrap(), Value::Nil);
     assert_eq!(left(&mut conn), -2);
@@ -161,7 +161,7 @@ fn xx_takes_the_lock_from_its_holder_and_never_a_free_one() {
 }
 
 #[test]
-fn get_turns_the_answer_around() {
+fn get_inverts_the_answer() {
     let (_server, mut conn) = start();
     match set(&mut conn, "x", "NX GET PX 10000") {
         Ok(taken) => {
@@ -178,7 +178,7 @@ fn get_turns_the_answer_around() {
 }
 
 #[test]
-fn what_cannot_be_together_is_refused() {
+fn contradictory_options_are_refused() {
     let (_server, mut conn) = start();
     for options in [
         "NX XX",
@@ -191,7 +191,7 @@ fn what_cannot_be_together_is_refused() {
 }
 
 #[test]
-fn none_of_them_takes_the_lock_and_its_end() {
+fn without_nx_a_set_takes_the_lock_and_its_expiry() {
     let (_server, mut conn) = start();
     let ours = Token::random();
     let lease = End::After(Duration::from_secs(10));
@@ -204,7 +204,7 @@ fn none_of_them_takes_the_lock_and_its_end() {
 }
 
 #[test]
-fn nx_says_busy_of_a_key_of_another_type() {
+fn nx_reports_a_key_of_another_type_as_busy() {
     let (_server, mut conn) = start();
     conn.rpush::<_, _, ()>("lock:a", "no lock").unwrap();
     assert_eq!(set(&mut conn, "x", "NX PX 10000").unwrap(), Value::Nil);

@@ -85,7 +85,7 @@ fn assert_stops(conn: &mut Connection, token: &Token, (name, _, call): (&str, bo
 }
 
 #[test]
-fn other_types_and_other_hashes() {
+fn keys_of_other_types_and_other_hashes() {
     let (_server, mut conn, token) = start();
     let now = millis(&mut conn).to_string();
     let others: [&[&str]; 11] = [
@@ -112,7 +112,7 @@ fn other_types_and_other_hashes() {
 }
 
 #[test]
-fn stray_fields_and_values_that_are_no_time() {
+fn stray_fields_and_values_that_are_not_times() {
     let (_server, mut conn, token) = start();
     let values = [
         "",
@@ -161,7 +161,7 @@ fn stray_fields_and_values_that_are_no_time() {
 }
 
 #[test]
-fn the_largest_time_is_still_a_time() {
+fn the_largest_time_is_valid() {
     let (_server, mut conn, token) = start();
     let largest = "9007199254740991";
     put(
@@ -182,7 +182,7 @@ fn the_largest_time_is_still_a_time() {
 }
 
 #[test]
-fn a_lock_without_holders_or_without_an_end_is_free_and_gets_one() {
+fn a_lock_without_holders_or_expiry_is_free_and_gets_one() {
     let (_server, mut conn, token) = start();
     put(
         &mut conn,
@@ -200,7 +200,7 @@ fn a_lock_without_holders_or_without_an_end_is_free_and_gets_one() {
 }
 
 #[test]
-fn a_companion_that_holds_no_fencing_token() {
+fn a_companion_key_without_a_fencing_token() {
     let (_server, mut conn, token) = start();
     let values = [
         "",
@@ -249,7 +249,7 @@ fn assert_stops_free(
 }
 
 #[test]
-fn a_mutex_on_the_name_is_another_kind() {
+fn a_mutex_with_the_name_is_another_kind() {
     let (_server, mut conn, token) = start();
     let end = End::After(LEASE);
     assert!(
@@ -265,7 +265,7 @@ fn a_mutex_on_the_name_is_another_kind() {
 }
 
 #[test]
-fn leases_and_names_that_cannot_be() {
+fn invalid_leases_and_names() {
     let (_server, mut conn, token) = start();
     for lease in [
         Duration::ZERO,

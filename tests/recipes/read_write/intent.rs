@@ -51,7 +51,7 @@ fn with_a_waiting_writer(wait: Duration, meanwhile: impl FnOnce(&mut Connection,
 }
 
 #[test]
-fn new_readers_stay_out_and_old_ones_may_stay() {
+fn new_readers_are_refused_and_present_ones_stay() {
     with_a_waiting_writer(LEASE, |conn, reader, writer| {
         assert!(!try_acquire_read(conn, "a", &Token::random(), LEASE).unwrap());
         assert!(renew_read(conn, "a", reader, LEASE).unwrap());
@@ -66,7 +66,7 @@ fn new_readers_stay_out_and_old_ones_may_stay() {
 }
 
 #[test]
-fn an_intent_survives_the_last_release_and_no_longer_keeps_out_a_writer() {
+fn an_intent_survives_the_last_release_and_does_not_block_writers() {
     let (_server, mut conn) = start();
     let [reader, writer] = [(); 2].map(|()| Token::random());
     assert!(try_acquire_read(&mut conn, "a", &reader, LEASE).unwrap());
@@ -126,7 +126,7 @@ fn a_writer_is_not_starved_by_a_stream_of_readers() {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn how_long_an_intent_stands() {
+fn how_long_an_intent_lasts() {
     let cases: [fn(); 3] = [
         an_intent_is_written_anew_only_when_it_is_about_to_end,
         it_ends_within_a_second_after_its_writer_died,
@@ -177,7 +177,7 @@ fn it_is_removed_when_the_writer_stops_waiting() {
 }
 
 #[test]
-fn a_writer_that_does_not_wait_keeps_nobody_out() {
+fn a_writer_that_does_not_wait_leaves_no_intent() {
     let (_server, mut conn) = start();
     let [reader, writer] = [(); 2].map(|()| Token::random());
     assert!(try_acquire_read(&mut conn, "a", &reader, LEASE).unwrap());
@@ -193,7 +193,7 @@ fn a_writer_that_does_not_wait_keeps_nobody_out() {
 }
 
 #[test]
-fn it_is_removed_when_waiting_ends_with_a_refusal() {
+fn it_is_removed_when_a_refusal_ends_the_wait() {
     let (server, mut conn) = start();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut broken = proxy.connection().unwrap();

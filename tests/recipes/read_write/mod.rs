@@ -110,7 +110,7 @@ fn a_crashed_reader_blocks_nobody_past_its_own_lease() {
 }
 
 #[test]
-fn the_key_ends_with_the_last_hold() {
+fn the_key_expires_with_the_last_hold() {
     let (_server, mut conn) = start();
     let [long, short] = [(); 2].map(|()| Token::random());
     assert!(reads(&mut conn, &short, LEASE));
@@ -130,7 +130,7 @@ fn the_key_ends_with_the_last_hold() {
 }
 
 #[test]
-fn a_resent_attempt_is_granted_once_and_never_shortens() {
+fn an_attempt_sent_twice_is_granted_once_and_never_shortens() {
     let (_server, mut conn) = start();
     let [reader, writer] = [(); 2].map(|()| Token::random());
 
@@ -177,7 +177,7 @@ fn fencing_tokens_grow_from_writer_to_writer() {
 }
 
 #[test]
-fn a_hold_is_of_one_mode() {
+fn a_hold_has_one_mode() {
     let (_server, mut conn) = start();
     let [reader, writer] = [(); 2].map(|()| Token::random());
     let is_refused = |error| {
@@ -202,7 +202,7 @@ fn a_hold_is_of_one_mode() {
 }
 
 #[test]
-fn renewing_lengthens_and_never_shortens() {
+fn renewing_extends_and_never_shortens() {
     let (_server, mut conn) = start();
     let token = Token::random();
     let sides: [(&str, Acquire, Renew, Release); 2] = [
@@ -254,7 +254,7 @@ fn the_companion_lives_longer_than_the_lock() {
 }
 
 #[test]
-fn what_is_over_is_not_brought_back() {
+fn an_expired_hold_cannot_be_renewed() {
     let (_server, mut conn) = start();
     let [over, living] = [(); 2].map(|()| Token::random());
     assert!(reads(&mut conn, &living, LEASE));
@@ -289,7 +289,7 @@ fn a_refused_attempt_writes_nothing() {
 }
 
 #[test]
-fn a_renewal_looks_at_no_other_holder() {
+fn a_renewal_reads_no_other_holder() {
     let (_server, mut conn) = start();
     let token = Token::random();
     assert!(reads(&mut conn, &token, LEASE));

@@ -127,7 +127,7 @@ fn long_storms() {
 /// Holders that never release: their holds by their own clocks, started before the request, never
 /// overlap either.
 #[test]
-fn leases_that_run_out() {
+fn leases_that_expire() {
     const LEASE: Duration = Duration::from_millis(8);
     let server = Server::start().unwrap();
     // Numbers of readers and writers granted.

@@ -108,7 +108,7 @@ fn assert_true_to_the_state(conn: &mut Connection, spoil: &[&str], repair: &[&st
 }
 
 #[test]
-fn a_server_without_memory() {
+fn a_server_out_of_memory() {
     let (_server, mut conn) = start();
     let limit = |bytes| ["CONFIG", "SET", "maxmemory", bytes];
     assert_true_to_the_state(&mut conn, &limit("1"), &limit("0"));
@@ -124,7 +124,7 @@ fn a_server_without_memory() {
 }
 
 #[test]
-fn a_command_that_is_forbidden_leaves_no_lock() {
+fn a_forbidden_command_leaves_no_lock() {
     let (_server, mut conn) = start();
     let allow = ["ACL", "SETUSER", "default", "+@all"];
     let commands = [
@@ -141,7 +141,7 @@ fn a_command_that_is_forbidden_leaves_no_lock() {
 /// A connection with tracking is notified when a lock that it acquired, renewed or checked expires:
 /// the last command of each script is a read.
 #[test]
-fn whoever_acquires_or_renews_is_told_of_the_end() {
+fn acquire_and_renew_return_the_expiry() {
     let server = Server::start().unwrap();
     let [mut conn, mut other, mut listener] = [(); 3].map(|()| server.connection().unwrap());
     listener
@@ -191,7 +191,7 @@ fn whoever_acquires_or_renews_is_told_of_the_end() {
 /// Since Redis 7.2 an expiry counts from the start of the script, but `TIME` in it returns a later
 /// time: a key with the expiry of its last hold would expire before the hold.
 #[test]
-fn the_key_outlives_the_last_hold() {
+fn the_key_lasts_as_long_as_the_last_hold() {
     let (server, mut conn) = start();
     let token = Token::random();
     let [[reads, writes], [reads_two_key, _], _] = RECIPES;

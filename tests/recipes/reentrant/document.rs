@@ -75,7 +75,7 @@ fn they_exclude_each_other() {
 }
 
 #[test]
-fn the_document_releases_and_renews_what_we_took() {
+fn the_document_releases_and_renews_our_lock() {
     let mut world = World::start();
     let (outer, inner) = (Token::random(), Token::random());
     world.acquire(&outer).unwrap();
@@ -94,7 +94,7 @@ fn the_document_releases_and_renews_what_we_took() {
 }
 
 #[test]
-fn we_release_and_renew_what_the_document_took() {
+fn we_release_and_renew_the_documents_lock() {
     let mut world = World::start();
     for _ in 0..3 {
         assert_eq!(world.document.acquire("ours", "10").unwrap(), 1);
@@ -146,7 +146,7 @@ fn one_owner_enters_by_either() {
 }
 
 #[test]
-fn entering_what_the_document_took_gets_a_fencing_token_of_its_own() {
+fn entering_the_documents_lock_gets_its_own_fencing_token() {
     let mut world = World::start();
     let before = Token::random();
     let first = world.acquire(&before).unwrap();
@@ -172,7 +172,7 @@ fn entering_what_the_document_took_gets_a_fencing_token_of_its_own() {
 }
 
 #[test]
-fn a_release_sent_again_does_not_free_what_the_document_took_since() {
+fn a_release_sent_twice_does_not_free_a_newer_lock_of_the_document() {
     let mut world = World::start();
     let token = Token::random();
     world.acquire(&token).unwrap();
@@ -183,7 +183,7 @@ fn a_release_sent_again_does_not_free_what_the_document_took_since() {
 }
 
 #[test]
-fn what_another_owner_left_behind_is_not_taken_for_ours() {
+fn leftovers_of_another_owner_are_not_taken_for_ours() {
     let mut world = World::start();
     let (theirs, old) = (Owner::new("theirs").unwrap(), Token::random());
     let lease = Duration::from_millis(1);
@@ -207,7 +207,7 @@ fn what_another_owner_left_behind_is_not_taken_for_ours() {
 }
 
 #[test]
-fn what_a_hold_before_left_behind_is_not_taken_for_this_one() {
+fn leftovers_of_an_earlier_hold_are_not_taken_for_this_one() {
     let mut world = World::start();
     let (outer, inner) = (Token::random(), Token::random());
     world.acquire(&outer).unwrap();
@@ -220,7 +220,7 @@ fn what_a_hold_before_left_behind_is_not_taken_for_this_one() {
 }
 
 #[test]
-fn a_mutex_of_the_same_name_before_leaves_no_fencing_token_behind_that_is_given_twice() {
+fn an_earlier_mutex_of_the_same_name_causes_no_duplicate_fencing_token() {
     let mut world = World::start();
     let (ours, token) = (Owner::current_thread(), Token::random());
     let end = End::After(LEASE);
@@ -235,7 +235,7 @@ fn a_mutex_of_the_same_name_before_leaves_no_fencing_token_behind_that_is_given_
 }
 
 #[test]
-fn the_documents_traps_are_there_and_ours_are_not() {
+fn the_document_has_its_traps_and_ours_has_none() {
     let mut world = World::start();
     assert_eq!(world.document.acquire("ours", "0").unwrap(), 1);
     assert_eq!(world.left(), -2, "acquired, but not on the server");

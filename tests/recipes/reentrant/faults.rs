@@ -114,7 +114,7 @@ fn reentrant_acquire() {
 
 /// Runs concurrently: each mostly waits.
 #[test]
-fn everything_else_at_every_command() {
+fn every_other_function_at_every_command() {
     let cases: [fn(); 4] = [
         reentrant_renew,
         reentrant_release_of_one_of_two,
@@ -210,7 +210,7 @@ fn a_wait_sends_an_attempt_again_whose_answer_is_late() {
 }
 
 #[test]
-fn an_attempt_that_arrives_after_its_release_is_not_counted() {
+fn an_attempt_that_arrives_after_its_release_does_not_count() {
     let (_server, mut conn) = start();
     let owner = Owner::new("job").unwrap();
     let (outer, inner) = (Token::random(), Token::random());

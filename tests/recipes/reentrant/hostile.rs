@@ -72,7 +72,7 @@ fn assert_is_no_lock(conn: &mut Connection, words: &[&str], holds_too: bool) {
 }
 
 #[test]
-fn a_key_of_another_type_is_no_lock() {
+fn a_key_of_another_type_is_not_a_lock() {
     let (_server, mut conn) = start();
     for other in OTHER_TYPES {
         assert_is_no_lock(&mut conn, other, true);
@@ -80,7 +80,7 @@ fn a_key_of_another_type_is_no_lock() {
 }
 
 #[test]
-fn a_hash_of_another_kind_is_no_lock() {
+fn a_hash_of_another_kind_is_not_a_lock() {
     let (_server, mut conn) = start();
     assert_is_no_lock(&mut conn, &["HSET", "?", "kind", "rw"], true);
     assert_is_no_lock(&mut conn, &["HSET", "?", "kind", "rw", "r:x", "1"], true);
@@ -98,7 +98,7 @@ fn a_hash_of_another_kind_is_no_lock() {
 }
 
 #[test]
-fn a_count_has_to_be_a_whole_number_above_zero_that_can_grow() {
+fn a_count_has_to_be_a_positive_integer_that_can_grow() {
     let (_server, mut conn) = start();
     for count in [
         "abc",
@@ -125,7 +125,7 @@ fn a_count_has_to_be_a_whole_number_above_zero_that_can_grow() {
 }
 
 #[test]
-fn the_greatest_count_is_counted_exactly() {
+fn the_greatest_count_is_exact() {
     let (_server, mut conn) = start();
     put(&mut conn, LOCK, &["HSET", "?", "ours", "9007199254740989"]);
     let token = Token::random();
@@ -140,7 +140,7 @@ fn the_greatest_count_is_counted_exactly() {
 }
 
 #[test]
-fn what_stands_beside_the_lock_has_to_be_a_companion() {
+fn the_key_beside_the_lock_has_to_be_a_companion() {
     let (_server, mut conn) = start();
     for other in OTHER_TYPES {
         assert_is_no_companion(&mut conn, other);
@@ -193,7 +193,7 @@ fn assert_is_no_companion(conn: &mut Connection, words: &[&str]) {
 }
 
 #[test]
-fn stray_fields_beside_the_lock_count_for_nothing() {
+fn stray_fields_beside_the_lock_are_ignored() {
     let (_server, mut conn) = start();
     let token = Token::random();
     let level = format!("t:{token}");
@@ -214,7 +214,7 @@ fn stray_fields_beside_the_lock_count_for_nothing() {
 }
 
 #[test]
-fn an_end_at_the_edge_of_time_is_kept() {
+fn an_expiry_at_the_limit_of_time_is_kept() {
     let (_server, mut conn) = start();
     put(&mut conn, LOCK, &["HSET", "?", "ours", "1"]);
     let far = "9000000000000000000";
@@ -234,7 +234,7 @@ fn an_end_at_the_edge_of_time_is_kept() {
 }
 
 #[test]
-fn every_function_teaches_a_server_that_has_forgotten_its_scripts() {
+fn every_function_resends_a_forgotten_script() {
     let (_server, mut conn) = start();
     let token = Token::random();
     let forget = |conn: &mut Connection| cmd("SCRIPT").arg("FLUSH").exec(conn).unwrap();
@@ -252,7 +252,7 @@ fn every_function_teaches_a_server_that_has_forgotten_its_scripts() {
 }
 
 #[test]
-fn a_command_that_is_forbidden_leaves_no_lock() {
+fn a_forbidden_command_leaves_no_lock() {
     let (_server, mut conn) = start();
     for forbidden in ["hset", "pexpire", "hincrby", "time", "hgetall"] {
         cmd("ACL")

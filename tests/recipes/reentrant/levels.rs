@@ -23,7 +23,7 @@ use crate::common::{
 
 /// As after an acquire that was executed too late for its caller, or whose process died.
 #[test]
-fn a_level_that_nobody_owns_ends_with_its_own_lease_whoever_enters_meanwhile() {
+fn an_orphaned_level_expires_with_its_own_lease_whoever_enters_meanwhile() {
     let (_server, mut conn) = start();
     let (ours, theirs) = (owner("ours"), owner("theirs"));
     let lease = Duration::from_millis(300);
@@ -79,7 +79,7 @@ fn end_of_level(conn: &mut Connection, token: &Token) -> i64 {
 /// The script reads the clock long after the last level has ended, but the key existed when it
 /// began.
 #[test]
-fn a_level_whose_end_passes_within_a_script_is_none_of_the_notes_and_ends() {
+fn a_level_that_expires_within_a_script_is_not_taken_for_the_documents() {
     type Acquire<'a> = &'a dyn Fn(&mut Connection, &Token);
     const LEASE: Duration = Duration::from_millis(600);
     let on_time = |conn: &mut Connection, lost: &Token| {
@@ -125,7 +125,7 @@ fn a_level_whose_end_passes_within_a_script_is_none_of_the_notes_and_ends() {
 
 /// The script reads the clock late, and finds less time left than its lease.
 #[test]
-fn a_server_that_stands_still_within_a_script_does_not_end_what_lasts_longer() {
+fn a_pause_within_a_script_does_not_end_a_longer_lease() {
     type Holds<'h> = &'h dyn Fn(&mut Connection, &Token) -> i64;
     let lasts = Duration::from_millis(1_300);
     let level = |conn: &mut Connection, token: &Token| {
@@ -163,7 +163,7 @@ fn a_server_that_stands_still_within_a_script_does_not_end_what_lasts_longer() {
 }
 
 #[test]
-fn what_others_of_one_owner_do_neither_lengthens_nor_shortens_an_acquisition() {
+fn other_levels_of_an_owner_do_not_change_the_lease_of_an_acquisition() {
     let (_server, mut conn) = start();
     let (ours, short, long) = (owner("ours"), Token::random(), Token::random());
     try_acquire(&mut conn, &ours, &short).unwrap();
@@ -183,7 +183,7 @@ fn what_others_of_one_owner_do_neither_lengthens_nor_shortens_an_acquisition() {
 
 /// As the notes' scripts leave it; they have no levels.
 #[test]
-fn entering_again_gives_a_lock_without_an_end_that_of_its_longest_level() {
+fn entering_again_gives_a_lock_without_expiry_that_of_its_longest_level() {
     let (_server, mut conn) = start();
     let (ours, long, short) = (owner("ours"), Token::random(), Token::random());
     reentrant::try_acquire(&mut conn, "a", &ours, &long, MINUTE).unwrap();
@@ -194,7 +194,7 @@ fn entering_again_gives_a_lock_without_an_end_that_of_its_longest_level() {
 
 /// An expiry is in whole milliseconds, and the last one belongs to the lease.
 #[test]
-fn a_release_leaves_an_acquisition_that_is_in_its_last_millisecond() {
+fn a_release_leaves_an_acquisition_in_its_last_millisecond() {
     let (_server, mut conn) = start();
     let (ours, theirs) = (owner("ours"), owner("theirs"));
     let (short, long) = (Token::random(), Token::random());
@@ -214,7 +214,7 @@ fn a_release_leaves_an_acquisition_that_is_in_its_last_millisecond() {
 }
 
 #[test]
-fn a_level_that_is_over_is_not_brought_back_by_a_renewal() {
+fn an_expired_level_cannot_be_renewed() {
     let (_server, mut conn) = start();
     let (ours, over, stays) = (owner("ours"), Token::random(), Token::random());
     let short = Duration::from_millis(1);
@@ -233,7 +233,7 @@ fn a_level_that_is_over_is_not_brought_back_by_a_renewal() {
 }
 
 #[test]
-fn an_acquisition_is_not_renewed_after_its_end_though_it_is_still_counted() {
+fn an_expired_acquisition_is_not_renewed_even_if_still_counted() {
     unless_halted(|| {
         let (_server, mut conn) = start();
         let (ours, over) = (owner("ours"), Token::random());
@@ -257,7 +257,7 @@ fn an_acquisition_is_not_renewed_after_its_end_though_it_is_still_counted() {
 }
 
 #[test]
-fn a_hold_gives_back_nothing_that_a_program_on_the_notes_scripts_took() {
+fn a_hold_releases_nothing_that_the_documents_scripts_took() {
     let (_server, mut conn) = start();
     let ours = owner("ours");
     for companion in [false, true] {

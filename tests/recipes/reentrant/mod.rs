@@ -50,7 +50,7 @@ fn left(conn: &mut Connection) -> i64 {
 }
 
 #[test]
-fn its_owner_enters_again_and_nobody_else_does() {
+fn only_its_owner_enters_again() {
     let (_server, mut conn) = start();
     let (ours, theirs) = (owner("ours"), owner("theirs"));
     let tokens = [Token::random(), Token::random(), Token::random()];
@@ -80,7 +80,7 @@ fn its_owner_enters_again_and_nobody_else_does() {
 }
 
 #[test]
-fn an_acquire_that_is_sent_twice_counts_once() {
+fn an_acquire_sent_twice_counts_once() {
     let (_server, mut conn) = start();
     let (ours, outer, inner) = (owner("ours"), Token::random(), Token::random());
     let first = try_acquire(&mut conn, &ours, &outer);
@@ -96,7 +96,7 @@ fn an_acquire_that_is_sent_twice_counts_once() {
 }
 
 #[test]
-fn a_release_that_is_sent_twice_counts_once() {
+fn a_release_sent_twice_counts_once() {
     let (_server, mut conn) = start();
     let (ours, outer, inner) = (owner("ours"), Token::random(), Token::random());
     try_acquire(&mut conn, &ours, &outer).unwrap();
@@ -126,7 +126,7 @@ fn entering_again_never_shortens_the_lease() {
 }
 
 #[test]
-fn renewing_never_shortens_and_is_only_for_the_owner() {
+fn only_the_owner_renews_and_never_shortens() {
     let (_server, mut conn) = start();
     let (ours, theirs, token) = (owner("ours"), owner("theirs"), Token::random());
     let renew = |conn: &mut Connection, owner, lease| {
@@ -160,7 +160,7 @@ fn renewing_never_shortens_and_is_only_for_the_owner() {
 }
 
 #[test]
-fn a_renewal_that_comes_late_does_not_touch_the_next_hold() {
+fn a_late_renewal_does_not_touch_the_next_hold() {
     let (_server, mut conn) = start();
     let (ours, earlier) = (owner("ours"), Token::random());
     let short = Duration::from_millis(1);
@@ -178,7 +178,7 @@ fn a_renewal_that_comes_late_does_not_touch_the_next_hold() {
 /// The lease may end before the script does, if the server is not scheduled in time.
 #[test]
 #[ignore = "20 s of a busy machine: cargo test --test recipes shortest -- --ignored"]
-fn the_shortest_leases_are_understood_on_a_busy_machine() {
+fn the_shortest_leases_work_on_a_busy_machine() {
     let (_server, mut conn) = start();
     let (ours, short) = (owner("ours"), Duration::from_millis(1));
     let is_over = AtomicBool::new(false);
@@ -202,7 +202,7 @@ fn the_shortest_leases_are_understood_on_a_busy_machine() {
 }
 
 #[test]
-fn a_release_that_comes_late_does_not_free_the_next_hold() {
+fn a_late_release_does_not_free_the_next_hold() {
     let (_server, mut conn) = start();
     let ours = owner("ours");
     let (outer, inner, next) = (Token::random(), Token::random(), Token::random());
@@ -222,7 +222,7 @@ fn a_release_that_comes_late_does_not_free_the_next_hold() {
 }
 
 #[test]
-fn what_is_not_ours_is_left_alone() {
+fn a_lock_of_another_holder_is_left_alone() {
     let (_server, mut conn) = start();
     let (ours, theirs, token) = (owner("ours"), owner("theirs"), Token::random());
     try_acquire(&mut conn, &theirs, &token).unwrap();

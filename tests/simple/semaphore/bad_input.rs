@@ -10,7 +10,7 @@ use crate::{
 use leasehold::{Token, refresh_fair_semaphore};
 
 #[test]
-fn limits_and_timeouts_that_make_no_sense() {
+fn invalid_limits_and_timeouts() {
     let server = Server::start().unwrap();
     let mut dead = dead_connection(&server);
     let (shortest, day) = (Duration::from_millis(1), Duration::from_secs(24 * 3_600));
@@ -49,7 +49,7 @@ fn limits_and_timeouts_that_make_no_sense() {
 }
 
 #[test]
-fn names_that_make_no_sense() {
+fn invalid_names() {
     let server = Server::start().unwrap();
     let mut dead = dead_connection(&server);
     let token = Token::random();

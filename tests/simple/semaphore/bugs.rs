@@ -21,7 +21,7 @@ fn book(server: &Server) -> BookSemaphores {
 
 /// Bug 1: two callers, each between its two transactions.
 #[test]
-fn two_of_the_books_callers_get_the_last_permit_and_neither_is_told() {
+fn two_callers_of_the_book_both_get_the_last_permit() {
     let server = Server::start().unwrap();
     let (mut a, mut b) = (book(&server), book(&server));
     let (first, second) = (a.arrive(&ONE).unwrap(), b.arrive(&ONE).unwrap());
@@ -33,7 +33,7 @@ fn two_of_the_books_callers_get_the_last_permit_and_neither_is_told() {
 
 /// Bug 1 with one caller of ours: the first one granted keeps the other out.
 #[test]
-fn a_caller_of_the_book_that_has_its_number_does_not_come_in_beside_ours() {
+fn a_caller_of_the_book_with_a_counter_value_is_refused_beside_ours() {
     for way in [Way::Fair, Way::WithLock] {
         let (server, mut conn) = start();
         let mut book = book(&server);
@@ -51,7 +51,7 @@ fn a_caller_of_the_book_that_has_its_number_does_not_come_in_beside_ours() {
 
 /// Bug 1 among our callers: of all who ask at once, exactly as many as the limit get a permit.
 #[test]
-fn of_all_who_ask_at_once_as_many_as_the_limit_get_a_permit() {
+fn simultaneous_callers_get_exactly_as_many_permits_as_the_limit() {
     let (server, mut conn) = start();
     for (way, limit) in ALL.into_iter().flat_map(|way| [(way, 1), (way, 3)]) {
         for _ in 0..20 {
@@ -74,7 +74,7 @@ fn of_all_who_ask_at_once_as_many_as_the_limit_get_a_permit() {
 
 /// Bug 2: the refused caller dies before its third transaction.
 #[test]
-fn a_refused_caller_of_the_book_leaves_a_ghost_and_ours_leaves_nothing() {
+fn a_refused_caller_of_the_book_leaves_an_entry_and_ours_leaves_none() {
     let (server, mut conn) = start();
     let mut book = book(&server);
     let held = book.acquire_fair(&ONE).unwrap().unwrap();
@@ -97,7 +97,7 @@ fn a_refused_caller_of_the_book_leaves_a_ghost_and_ours_leaves_nothing() {
 
 /// Bug 3, in the format itself: a permit has no expiry of its own.
 #[test]
-fn whoever_asks_with_a_shorter_timeout_ends_the_permits_of_others() {
+fn a_caller_with_a_shorter_timeout_ends_the_permits_of_others() {
     let (_server, mut conn) = start();
     for way in ALL {
         let name = way.word();
@@ -120,7 +120,7 @@ fn whoever_asks_with_a_shorter_timeout_ends_the_permits_of_others() {
 
 /// Bug 4: a client with a slow clock.
 #[test]
-fn a_slow_clock_comes_into_the_books_semaphore_beside_its_holder_and_ours_asks_no_client() {
+fn a_slow_client_clock_breaks_the_books_semaphore_and_not_ours() {
     let (server, mut conn) = start();
     let (mut right, mut slow) = (book(&server), book(&server));
     slow.clock_ahead = -1.0;
@@ -143,7 +143,7 @@ fn a_slow_clock_comes_into_the_books_semaphore_beside_its_holder_and_ours_asks_n
 
 /// Bug 6. ends.rs tests that our keys expire.
 #[test]
-fn no_key_of_the_book_has_an_end() {
+fn the_books_keys_have_no_expiry() {
     let (server, mut conn) = start();
     assert!(book(&server).acquire_fair(&ONE).unwrap().is_some());
     for key in ["a", "a:owner", "a:counter"] {
@@ -153,7 +153,7 @@ fn no_key_of_the_book_has_an_end() {
 
 /// Bug 7: a program dies in between, and its lock stays.
 #[test]
-fn a_lock_that_has_no_end_blocks_the_book_for_ever_and_ours_until_it_gets_one() {
+fn a_lock_without_expiry_blocks_the_book_for_ever_and_ours_until_it_gets_one() {
     let (server, mut conn) = start();
     let mut book = book(&server);
     let () = conn.set("lock:a", "one that died").unwrap();
@@ -178,7 +178,7 @@ fn a_lock_that_has_no_end_blocks_the_book_for_ever_and_ours_until_it_gets_one() 
 
 /// Bug 7: our function waits a moment for the book's lock, and leaves none of its own.
 #[test]
-fn a_holder_of_the_lock_keeps_ours_out_for_a_moment() {
+fn a_held_lock_delays_ours_for_a_moment() {
     let (server, mut conn) = start();
     let mut locks = Book::new(&server, Edition::Python).unwrap();
     let lock = locks.acquire_lock("a", TIMEOUT).unwrap().unwrap();

@@ -32,7 +32,7 @@ fn assert_ends_in(conn: &mut Connection, way: Way, millis: i64) {
 }
 
 #[test]
-fn the_keys_end_a_day_or_ten_timeouts_after_the_last_call_and_never_sooner() {
+fn the_keys_expire_a_day_or_ten_timeouts_after_the_last_call() {
     let (_server, mut conn) = start();
     for way in ALL {
         let name = way.word();
@@ -56,7 +56,7 @@ fn the_keys_end_a_day_or_ten_timeouts_after_the_last_call_and_never_sooner() {
 }
 
 #[test]
-fn each_call_moves_an_end_that_is_near() {
+fn each_call_extends_an_expiry_that_is_near() {
     let (_server, mut conn) = start();
     for way in ALL {
         let asked = Asked {
@@ -81,7 +81,7 @@ fn each_call_moves_an_end_that_is_near() {
 }
 
 #[test]
-fn the_books_keys_get_an_end_and_its_programs_go_on_when_it_comes() {
+fn the_books_keys_get_an_expiry_and_its_programs_survive_it() {
     let (server, mut conn) = start();
     let mut book = BookSemaphores::new(&server).unwrap();
     for way in ALL {

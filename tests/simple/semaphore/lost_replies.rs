@@ -7,7 +7,7 @@ use crate::common::{Proxy, Server, book_semaphore::Way, clock, start};
 use leasehold::{Error, refresh_fair_semaphore};
 
 #[test]
-fn an_acquire_whose_reply_is_lost_tells_the_token_that_may_have_a_permit() {
+fn an_acquire_without_a_reply_returns_the_token_that_may_hold_a_permit() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut direct = server.connection().unwrap();
@@ -37,7 +37,7 @@ fn an_acquire_whose_reply_is_lost_tells_the_token_that_may_have_a_permit() {
 
 /// A call that waits for the lock is sent again if its reply is late.
 #[test]
-fn an_attempt_that_is_sent_again_finds_its_own_permit() {
+fn an_attempt_sent_again_finds_its_own_permit() {
     let (_server, mut conn) = start();
     let files = ["look.lua", "owners.lua", "acquire_fair.lua"];
     let parts = files.map(|file| format!("book_semaphore/{file}"));
@@ -54,7 +54,7 @@ fn an_attempt_that_is_sent_again_finds_its_own_permit() {
 }
 
 #[test]
-fn releases_and_refreshes_whose_reply_is_lost_may_be_sent_again() {
+fn releases_and_refreshes_without_a_reply_may_be_sent_again() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut direct = server.connection().unwrap();
@@ -89,7 +89,7 @@ fn releases_and_refreshes_whose_reply_is_lost_may_be_sent_again() {
 }
 
 #[test]
-fn a_user_without_a_right_leaves_no_permit() {
+fn a_user_without_permission_leaves_no_permit() {
     let server = Server::start().unwrap();
     let mut admin = server.connection().unwrap();
     for way in ALL {

@@ -67,7 +67,7 @@ fn keys_of_another_type() {
 }
 
 #[test]
-fn scores_that_are_no_times_in_seconds_are_not_swept() {
+fn scores_that_are_not_times_in_seconds_are_not_swept() {
     let (_server, mut conn) = start();
     let millis = clock::millis(&mut conn);
     // A market's prices, the Java port's milliseconds, and values that are no time.
@@ -104,7 +104,7 @@ fn scores_that_are_no_times_in_seconds_are_not_swept() {
 }
 
 #[test]
-fn owners_and_counters_that_are_no_counts() {
+fn owners_and_counters_that_are_not_integers() {
     let (_server, mut conn) = start();
     let now = clock::millis(&mut conn) / 1000;
     for way in [Way::Fair, Way::WithLock] {

@@ -7,7 +7,7 @@ use crate::common::{Proxy, Server, book_semaphore::Way, clock, monitor::Monitor,
 use leasehold::{Token, refresh_fair_semaphore};
 
 #[test]
-fn there_are_as_many_permits_as_the_limit_and_each_comes_back() {
+fn permits_match_the_limit_and_each_is_reusable() {
     let (_server, mut conn) = start();
     for way in ALL {
         let name = way.word();
@@ -32,7 +32,7 @@ fn there_are_as_many_permits_as_the_limit_and_each_comes_back() {
 }
 
 #[test]
-fn a_permit_that_is_older_than_the_timeout_is_free() {
+fn a_permit_older_than_the_timeout_is_free() {
     let (_server, mut conn) = start();
     for way in ALL {
         let asked = super::Asked {
@@ -80,7 +80,7 @@ fn the_keys_and_their_values_are_the_books() {
 
 /// The server returns its time as two numbers; the second has no leading zeros.
 #[test]
-fn the_time_is_right_at_the_beginning_of_a_second_as_well() {
+fn the_time_is_right_at_the_beginning_of_a_second() {
     let (_server, mut conn) = start();
     assert!(wait::comes_true(|| clock::millis(&mut conn) % 1000 < 20));
     let before = clock::millis(&mut conn);
@@ -93,7 +93,7 @@ fn the_time_is_right_at_the_beginning_of_a_second_as_well() {
 }
 
 #[test]
-fn a_refresh_begins_the_timeout_anew_and_never_moves_it_back() {
+fn a_refresh_restarts_the_timeout_and_never_shortens_it() {
     let (_server, mut conn) = start();
     let token = acquire(&mut conn, Way::Fair, &ONE).unwrap().unwrap();
     let text = token.to_string();
@@ -120,7 +120,7 @@ fn only_the_holder_refreshes_and_releases() {
 }
 
 #[test]
-fn each_call_is_one_round_trip_and_no_client_tells_a_time() {
+fn each_call_is_one_round_trip_without_a_client_time() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut conn = proxy.connection().unwrap();

@@ -229,7 +229,7 @@ fn no_lease_is_trusted_too_long_after_two_broken_connections() {
 }
 
 #[test]
-fn three_leases_that_began_at_different_times_are_renewed_on_time() {
+fn three_leases_with_different_starts_are_renewed_on_time() {
     holds(World::prompt());
 }
 

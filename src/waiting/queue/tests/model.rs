@@ -105,7 +105,7 @@ fn is_found(rules: Rules, world: fn(Rules) -> World) {
 }
 
 #[test]
-fn nobody_sleeps_beside_a_free_lock_that_is_deleted_at_any_moment() {
+fn no_waiter_sleeps_beside_a_free_lock_after_deletions() {
     holds(World {
         givers_up: 2,
         deletions: 2,
@@ -115,7 +115,7 @@ fn nobody_sleeps_beside_a_free_lock_that_is_deleted_at_any_moment() {
 }
 
 #[test]
-fn nobody_sleeps_beside_a_free_lock_when_connections_are_lost_at_any_moment() {
+fn no_waiter_sleeps_beside_a_free_lock_after_lost_connections() {
     holds(World {
         shared_losses: 1,
         listener_losses: 1,
@@ -125,7 +125,7 @@ fn nobody_sleeps_beside_a_free_lock_when_connections_are_lost_at_any_moment() {
 
 #[test]
 #[ignore = "half a minute: `cargo test --release --manifest-path tests/models/Cargo.toml model -- --ignored`"]
-fn nobody_sleeps_beside_a_free_lock_in_a_larger_world() {
+fn no_waiter_sleeps_beside_a_free_lock_in_a_larger_model() {
     holds(World {
         givers_up: 2,
         deletions: 2,
@@ -137,7 +137,7 @@ fn nobody_sleeps_beside_a_free_lock_in_a_larger_world() {
 }
 
 #[test]
-fn a_wake_up_that_vanishes_with_the_head_is_found() {
+fn the_model_finds_a_wake_up_lost_with_the_head() {
     let rules = Rules {
         passes_on: PassesOn::No,
         ..IN_FORCE
@@ -146,7 +146,7 @@ fn a_wake_up_that_vanishes_with_the_head_is_found() {
 }
 
 #[test]
-fn a_lost_connection_that_is_told_by_whoever_opens_the_next_is_found() {
+fn the_model_finds_a_lost_connection_reported_too_late() {
     let rules = Rules {
         loss_is_told: LossIsTold::ByWhoeverOpensTheNext,
         ..IN_FORCE
@@ -159,7 +159,7 @@ fn a_lost_connection_that_is_told_by_whoever_opens_the_next_is_found() {
 }
 
 #[test]
-fn a_head_that_is_chosen_and_then_woken_is_found() {
+fn the_model_finds_a_head_woken_after_the_choice() {
     let rules = Rules {
         wakes: Wakes::InTwoSteps,
         ..IN_FORCE
