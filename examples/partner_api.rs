@@ -277,18 +277,19 @@ fn draw(rows: &[Row], killed: Moment) {
 /// Describes what happened between this line and the next.
 fn news(rows: &[Row], at: Moment, killed: Moment) -> String {
     let is_now = |moment: Moment| (at..at + STEP).contains(&moment);
-    let mut all = Vec::new();
     if is_now(killed) {
-        all.push("B is killed while it holds permits".to_owned());
+        return "B is killed".to_owned();
     }
-    for (dead, from) in rows.iter().flat_map(came_back) {
-        let from = from.unwrap_or_default();
-        if is_now(from) {
-            let after = from.saturating_sub(killed).as_millis();
-            all.push(format!("{dead}'s permit is reused after {after} ms"));
-        }
+    let reused: Vec<_> = rows
+        .iter()
+        .flat_map(came_back)
+        .filter_map(|(dead, from)| Some((dead, from.filter(|from| is_now(*from))?)))
+        .map(|(dead, from)| format!("{} ms ({dead})", from.saturating_sub(killed).as_millis()))
+        .collect();
+    if reused.is_empty() {
+        return String::new();
     }
-    all.join(", ")
+    format!("reused after {}", reused.join(", "))
 }
 
 /// Shows the holder of this permit: its name where the hold begins, then `|`, or `x` while the

@@ -4,6 +4,7 @@ use super::*;
 
 impl Keeper {
     /// Returns the numbers of keys, leases and queued callbacks, and whether anything is scheduled.
+    #[cfg(feature = "testing")]
     pub(crate) fn remembered(&self) -> (usize, usize, usize, bool) {
         let state = self.state.lock();
         let due = state.schedule.due_at().is_some() || state.schedule.next_alarm().is_some();
