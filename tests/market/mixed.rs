@@ -51,7 +51,7 @@ fn only_the_items_lock_misses_a_sale_by_another_method() {
                 "{second:?}: {error}"
             );
             let reason = error.source().unwrap().to_string();
-            assert!(reason.contains("another way of trading"), "{reason}");
+            assert!(reason.contains("traded in another way"), "{reason}");
             10
         } else {
             let too_late = Purchase::NotForSale { retries: 1 };

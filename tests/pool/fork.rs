@@ -53,7 +53,7 @@ fn a_child_is_refused_its_parents_connections() {
         )));
         // The message does not advise the child to make its own pool, which may hang.
         let refused = Error::Forked.to_string();
-        assert!(refused.contains("fork before a pool is made"), "{refused}");
+        assert!(refused.contains("fork before creating a pool"), "{refused}");
         lease.verify().unwrap();
         lease.release().unwrap();
     });
