@@ -6,7 +6,7 @@
 //! task locks it, moves it into the queue, and releases the lock.
 //!
 //! **The book's first bug.** Its `poll_queue` takes the lock with `acquire_lock`, which sets no
-//! lease. A worker that dies between the lock and the move blocks the task for ever; and since each
+//! lease. A worker that dies between the lock and the move blocks the task forever; and since each
 //! worker looks only at the first task, the later ones are blocked too. Here the lock has a lease,
 //! and a worker skips a task that another one has locked.
 //!

@@ -1,9 +1,8 @@
-//! One of several processes leads. The others wait until it exits, dies or is halted.
+//! One of several processes leads. The others wait until it exits, dies or is paused.
 //!
 //! `cargo run --example leader [redis://127.0.0.1/]`
 //!
-//! Start it in several terminals, and stop the leader with Ctrl-C or `kill` (it hands over at
-//! once),
+//! Start it in several terminals, and stop the leader with Ctrl-C or `kill` (it hands over at once),
 //! `kill -9` (another one leads after the lease), or `kill -STOP` and later `kill -CONT` (it notices
 //! that another one leads, and waits again).
 #![allow(clippy::print_stdout, reason = "a command-line program")]
@@ -27,6 +26,7 @@ fn main() -> anyhow::Result<()> {
     ctrlc::set_handler(move || at_signal.cancel())?; // also SIGTERM: ctrlc's feature `termination`
     let options = Options::new().lease(LEASE).cancel(&stop);
     let lock = Locks::connect(&url)?.lock("leader").with(options);
+    lock.inspect()?; // fails now if the server cannot be reached; acquire would wait for it
     while !stop.is_cancelled() {
         println!("waiting");
         let lease = match lock.acquire(Duration::MAX) {

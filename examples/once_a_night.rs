@@ -3,7 +3,11 @@
 //! `cargo run --example once_a_night [redis://127.0.0.1/]`
 //!
 //! On each host, by cron: `0 3 * * * once_a_night redis://locks.example/`
-#![allow(clippy::print_stdout, reason = "a command-line program")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line program"
+)]
 
 use std::time::Duration;
 
@@ -18,6 +22,10 @@ fn main() -> anyhow::Result<()> {
 
     let locks = Locks::connect(&url)?;
     let lock = locks.lock("report:nightly");
+    if let Err(error) = lock.last_run() {
+        // `run_once` retries silently while the server is down.
+        eprintln!("retrying for an hour: {:#}", anyhow::Error::new(error));
+    }
     // The period counts from the end of the last run, so it is shorter than a day. The wait is
     // longer than the job and a lease together, so another host takes over if the first one fails.
     let (period, wait) = (20 * HOUR, HOUR);

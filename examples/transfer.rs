@@ -8,7 +8,7 @@
 //! A `LockSet` takes them in the order of their keys.
 //!
 //! `Leases::transaction` moves the money, and writes only while both locks are held. A holder that
-//! was halted for longer than its leases, or killed before the transaction, writes nothing.
+//! was paused for longer than its leases, or killed before the transaction, writes nothing.
 //!
 //! Exits with 1 if the sum of all accounts has changed or a transfer waited too long for its locks.
 #![allow(
@@ -182,7 +182,7 @@ impl Bank {
         });
         seen.count(moved)?;
         match leases.release() {
-            Err(Error::Lost { .. }) => Ok(()), // halted after the transfer
+            Err(Error::Lost { .. }) => Ok(()), // paused after the transfer
             released => Ok(released?),
         }
     }

@@ -240,7 +240,8 @@ events! {
         waited: Duration,
         /// Returns the number of attempts sent to the server.
         attempts: u32,
-        /// Returns the number that the holder passes to the resource. A reader has none.
+        /// Returns the number that the holder passes to the resource; `None` as for
+        /// [`Lease::fencing_token`](crate::Lease::fencing_token).
         fencing_token: Option<FencingToken>,
     }
     /// See [`Events::contended`].
@@ -274,7 +275,7 @@ events! {
         hold: u64,
         /// Returns the time that the lock was held.
         held: Duration,
-        /// Returns the way the hold ended.
+        /// Returns how the hold ended.
         end: HoldEnd,
     }
     /// See [`Events::renewed`].

@@ -1,5 +1,5 @@
-//! Redis locks for multithreaded programs: of all the hosts that start a job, one at a time runs
-//! it. Every call blocks; there is no async runtime.
+//! Redis locks for multithreaded programs: a job that many hosts start runs on one of them at a
+//! time. Every call blocks; there is no async runtime.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -15,14 +15,14 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
-//! The lease renews itself while it is held, and ends 10 s after its process dies. A process that
-//! was paused for longer still believes that it holds the lock: write with [`Lease::commit`] or
-//! [`Lease::transaction`], or let the resource check the [`FencingToken`]. In the repository,
-//! `docs/guarantees.md` lists each promise and what breaks it.
+//! The lease renews itself while it is held, and ends at most 10 s after its process dies. A
+//! process that was paused for longer may still believe that it holds the lock: write with
+//! [`Lease::commit`] or [`Lease::transaction`], or let the resource check the [`FencingToken`]. In
+//! the repository, `docs/guarantees.md` lists each promise and what breaks it.
 //!
-//! # A job
+//! # Running jobs
 //!
-//! | you want to | take |
+//! | you want to | use |
 //! |---|---|
 //! | keep a job from running twice at once | [`Locks`], [`Lock`], [`Lease`]; [`Lock::run`] |
 //! | run it once a night, on any one of several hosts | [`Lock::run_once`], [`Lock::last_run`] |
@@ -33,24 +33,24 @@
 //! | write only while you hold the lock | [`Lease::commit`], [`Lease::commit_and_release`] |
 //! | read, decide and write | [`Lease::transaction`] |
 //! | retry a write that got no reply, without doing it twice | [`Lease::commit_once`] |
-//! | detect that a lock is lost | [`Lease::check`], [`LostSignal`] |
+//! | detect the loss of a lock | [`Lease::check`], [`LostSignal`] |
 //! | elect a leader | [`Lock::acquire`], as in `examples/leader.rs` |
 //! | cancel a wait, at Ctrl-C or from another thread | [`Cancel`] |
 //! | set the lease, the prefix, replicas, hooks | [`Options`] |
 //! | pass a lock to another process | [`Lease::detach`] |
 //! | test without a server | the feature `testing` |
 //!
-//! # The book
+//! # The functions of *Redis in Action*
 //!
-//! | you want | take |
+//! | you want | use |
 //! |---|---|
 //! | the book's lock | [`acquire_lock`], [`acquire_lock_with_timeout`], [`release_lock`] |
 //! | its semaphores | [`acquire_semaphore`], [`acquire_fair_semaphore`] and related functions |
-//! | its market, together with its programs | [`purchase_item_with_market_lock`], [`MarketLock`] |
+//! | its market, shared with its programs | [`purchase_item_with_market_lock`], [`MarketLock`] |
 //! | a market of your own | [`purchase_item_with_lock`]; [`market`] has the alternatives |
-//! | more in its style | [`with_lock`], [`with_locks`], [`transaction_with_lock`] |
+//! | more functions in its style | [`with_lock`], [`with_locks`], [`transaction_with_lock`] |
 //! | other kinds of lock as plain functions | [`recipes`] |
-//! | to renew what they acquired | [`Watchdog`] |
+//! | renewal of what these functions acquire | [`Watchdog`] |
 //!
 //! The functions take a `&mut redis::Connection`: from [`Pool::get`], from your own
 //! `r2d2::Pool<redis::Client>`, or a plain one. They do not accept a [`redis::Client`], which opens
@@ -64,7 +64,7 @@
 //!
 //! # Operating it
 //!
-//! | you want to | take |
+//! | you want to | use |
 //! |---|---|
 //! | see who holds a lock, or release it by force | [`Lock::inspect`], [`Lock::force_release`] |
 //! | list the locks that are held | [`Locks::held`] |
@@ -72,33 +72,33 @@
 //! | count or log what happens | [`Events`]; for `tracing` the feature `tracing` |
 //! | handle an error | [`Error`], `docs/errors.md` |
 //! | run a command under a lock | the program `lockrun`, `docs/lockrun.md` |
-//! | choose and set servers | `docs/servers.md` |
+//! | choose and configure servers | `docs/servers.md` |
 //!
-//! To learn why locks are hard, read `docs/course.md`, eleven lessons, and `docs/recipes.md`, lock
-//! by lock.
+//! `docs/course.md` explains in eleven lessons why locks are hard. `docs/recipes.md` describes each
+//! kind of lock.
 //!
 //! # Features
 //!
 //! | feature | what it adds |
 //! |---|---|
 //! | `cluster` | Redis Cluster: `redis+cluster://`, `Nodes` |
-//! | `tls-rustls` | `rediss://`, with ring unless the process has another provider |
+//! | `tls-rustls` | `rediss://`, with *ring* unless the process has installed another provider |
 //! | `testing` | a stand-in for the server, for tests |
 //! | `tracing` | `TracingEvents`: events and spans of locks |
 //! | `lockrun` | the program `lockrun` and its dependencies |
 //!
-//! None is on by default. [`redis`] and [`r2d2`] are re-exported; redis has only its features
-//! `r2d2` and `script`. For its other features, add redis 1 to your own dependencies: Cargo builds
-//! one crate with all of them.
+//! None is on by default. [`redis`] and [`r2d2`] are re-exported. Of redis, only the features
+//! `r2d2` and `script` are enabled. To enable others, add redis 1 to your own dependencies with
+//! those features: Cargo builds one crate with all of them.
 //!
 //! # Good to know
 //!
 //! - **Async code**: acquire, work and release inside one `tokio::task::spawn_blocking`. Dropping a
 //!   lease elsewhere blocks a thread of the runtime.
 //! - **Platforms**: tested on Linux. `lockrun` needs Unix.
-//! - **Rust 1.88** or later. A minor version may require a later Rust, but none later than redis
-//!   does. The crate is 0.x: an incompatible change raises the minor version, and so does a new
-//!   major version of redis or r2d2.
+//! - **Rust 1.88** or later. A minor version may require a later Rust, but never a later one than
+//!   redis requires. The crate is 0.x: an incompatible change raises the minor version, and so does
+//!   a new major version of redis or r2d2.
 // To change the crate, read docs/design.md, "Where things are": it describes each folder. The
 // header of a folder's first file lists its callers, its files and the order of its locks.
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -273,9 +273,11 @@ impl StandIn {
         self.state.failing.fail_next(action, failure);
     }
 
-    /// Makes requests fail as `decide` returns for each, by its action and the name of its lock
-    /// (the key, if its prefix is not `lock:`; all names, for a set). A later call replaces
-    /// `decide`, which may use the stand-in, such as to take the lock away just before a commit.
+    /// Calls `decide` for each request, and makes the request fail if it returns a failure.
+    ///
+    /// `decide` gets the action and the name of the lock (the key, if its prefix is not `lock:`; all
+    /// names, for a set). It may use the stand-in, such as to take the lock away just before a
+    /// commit. A later call replaces it.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -33,7 +33,7 @@ pub(crate) struct Entry {
 pub(crate) enum Happened {
     /// It waits for the lock.
     Waits,
-    /// It holds the lock for this lease unless it renews; `None`: for ever.
+    /// It holds the lock for this lease unless it renews; `None`: forever.
     Acquired {
         lease_ms: Option<u64>,
         /// A reader, which may share the lock with other readers.

@@ -74,7 +74,7 @@ pub(super) struct Attempts<'a> {
 pub(super) enum AttemptOutcome {
     Granted {
         grant: LeaseGrant,
-        /// How this thread leaves its queue.
+        /// The way this thread leaves its queue.
         leaving: Leaving,
         /// When the next thread in the queue asks, unless an event wakes it earlier.
         next_asks_at: Instant,

@@ -77,7 +77,7 @@ pub(super) const CHECK: &str = "Lease::check";
 pub struct Lease {
     pub(crate) stack: Arc<Stack<Lease>>,
     pub(crate) handle: Handle,
-    /// What the queue learns at the end of the hold.
+    /// Passed to the queue at the end of the hold.
     pub(super) turn: PastHold,
     /// The hand-over budget, if the lock may be handed over.
     turns: Option<HandOverBudget>,
@@ -255,8 +255,8 @@ impl Lease {
     /// Never shortens the lease, nor extends it past
     /// [`Options::max_hold`](crate::Options::max_hold).
     ///
-    /// Use it before a step during which the connection may be lost: the watchdog already renews
-    /// the usual lease.
+    /// Use it before a step during which the connection may be lost. Otherwise the watchdog's
+    /// renewals are enough.
     ///
     /// # Errors
     /// - [`Error::Invalid`]: the length is not between 1 ms and 24 h.

@@ -72,9 +72,9 @@ impl Lock {
 
     /// Acquires the lock, waiting up to `timeout`.
     ///
-    /// Threads of this process that want the same lock are served first in, first out. Only the
+    /// Threads of this process that wait for the same lock are served first in, first out. Only the
     /// first asks the server, when the server reports a change of the lock. A waiting thread uses
-    /// no connection of the pool. It always makes one attempt, even with a zero `timeout`;
+    /// no connection of the pool. `acquire` always makes one attempt, even with a zero `timeout`;
     /// `Duration::MAX` waits forever.
     ///
     /// A temporary failure does not end the wait: the server is down, restarting or silent, or
@@ -89,7 +89,7 @@ impl Lock {
     /// the second connection that it needs.
     ///
     /// One round trip on a free lock. The wait ends at `timeout`, or up to one I/O time-out of the
-    /// pool later while the server is silent.
+    /// pool later if the server is silent.
     ///
     /// # Errors
     /// - [`Error::Contended`](crate::Error::Contended): someone else held the lock.

@@ -56,8 +56,8 @@ impl Options {
         Self::default()
     }
 
-    /// Sets the lease, which counts from the acquire or the last renewal: 1 ms to 24 h. Default 10
-    /// s.
+    /// Sets the length of the lease, counted from the acquire or the last renewal: 1 ms to 24 h.
+    /// Default 10 s.
     ///
     /// A longer lease survives a longer outage of the server, but makes others wait longer after a
     /// crash.
@@ -65,18 +65,18 @@ impl Options {
         self.and(move |settings| settings.lease = lease)
     }
 
-    /// Renews the lease after each third of it, while the guard lives. Default `true`.
+    /// Renews the lease each time a third of it has passed, while the guard lives. Default `true`.
     ///
     /// Without renewal the lock is lost at the end of the lease, even if the work still runs. Turn
-    /// it off for short work, if a holder that hangs is worse than one that is late.
+    /// it off for short work if a holder that hangs is worse than one that is late.
     pub fn renewal(self, renewal: bool) -> Self {
         self.and(move |settings| settings.renewal = renewal)
     }
 
     /// Sets the maximum time of a hold, including all renewals: at least 1 ms. Default: no limit.
     ///
-    /// A holder that hangs then blocks others no longer than this, but work that takes longer loses
-    /// its lock.
+    /// A holder that hangs blocks others no longer than this, but work that takes longer loses its
+    /// lock.
     pub fn max_hold(self, max_hold: Duration) -> Self {
         self.and(move |settings| settings.max_hold = Some(max_hold))
     }
@@ -100,7 +100,8 @@ impl Options {
         self.and(move |settings| settings.backoff = Pauses { first, last })
     }
 
-    /// Sets the maximum time of dropping a [`Lease`](crate::Lease): 1 ms to 24 h. Default 1 s.
+    /// Sets the longest time that dropping a [`Lease`](crate::Lease) may take: 1 ms to 24 h. Default
+    /// 1 s.
     ///
     /// If the release takes longer, the watchdog's thread completes it, or the lock ends with its
     /// lease.
@@ -131,8 +132,8 @@ impl Options {
     /// Sets the number of replicas that must confirm a lock before it is granted, and the maximum
     /// wait for them. Default 0.
     ///
-    /// A granted lock was then in the memory of the master and of `count` replicas at one moment.
-    /// It survives the loss of the master if one of those replicas is promoted. If too few replicas
+    /// A granted lock has been in the memory of the master and of `count` replicas at one moment. It
+    /// survives the loss of the master if one of those replicas is promoted. If too few replicas
     /// confirm, the attempt is retried with the same token, so that no one else gets the lock
     /// meanwhile. At the deadline of [`acquire`](crate::Lock::acquire) the lock is given back, and
     /// the error is [`Error::TooFewReplicas`](crate::Error::TooFewReplicas). A renewal that too few

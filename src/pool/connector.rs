@@ -140,8 +140,8 @@ impl Process {
         self != Self::current()
     }
 
-    /// Refuses a forked child. Has to be called before a mutex is locked: in the child it may be
-    /// locked for ever.
+    /// Refuses a forked child. Call it before locking a mutex: in the child the mutex may be locked
+    /// forever.
     ///
     /// # Errors
     /// [`Error::Forked`].

@@ -37,7 +37,7 @@ pub struct Finding {
     pub severity: Severity,
     /// The result, without control characters.
     pub found: String,
-    /// The consequence for locks, in one sentence.
+    /// The consequence for locks, in one or two sentences.
     pub consequence: String,
 }
 

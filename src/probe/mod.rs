@@ -2,8 +2,8 @@
 //! `Locks::probe`.
 //!
 //! [`questions`] asks one server, on connections of [`asking`]: for its settings, which [`told`]
-//! reads, for its clock ([`times`]), for the commands in [`needs`], and for all else. [`shards`]
-//! asks the other masters of a cluster.
+//! reads, for its clock ([`times`]), for the commands in [`needs`], and for everything else.
+//! [`shards`] asks the other masters of a cluster.
 
 mod asking;
 mod finding;

@@ -88,7 +88,7 @@ impl<'a> Questions<'a> {
         }
         if let Some(role) = self.told.role().filter(|role| role != "master") {
             let found = if role == "slave" { "a replica" } else { &role };
-            let consequence = "Only a master can lock: the URL must lead to the master.";
+            let consequence = "Only a master can lock: the URL must point to the master.";
             return finding(Severity::Fails, found, consequence);
         }
         let server = self.asking.connector.server();
@@ -172,7 +172,7 @@ impl<'a> Questions<'a> {
         let good = scripts(
             Severity::Good,
             "executed",
-            "Locks are taken in one round trip.",
+            "A lock is acquired in one round trip.",
         );
         match answer {
             Ok(_) => {
@@ -423,7 +423,7 @@ impl<'a> Questions<'a> {
         match answers {
             Ok(answers) => judge(&answers),
             Err(error) => {
-                let consequence = "A missing command shows when it is used.";
+                let consequence = "A missing command is noticed only when it is used.";
                 Finding::new("commands", Severity::NotTold, reason(&error), consequence)
             }
         }

@@ -49,7 +49,7 @@ pub(super) fn ask_all(nodes: &Nodes, lock: &LockName, deadline: Deadline) -> (Fi
     let found = format!("{works} of {} execute a script", shards.len());
     let finding = match failures.first() {
         None if works == shards.len() => {
-            let consequence = "All that follows is about one of them.";
+            let consequence = "The rest of this report is about one of them.";
             Finding::new("shards", Severity::Good, found, consequence)
         }
         None => {

@@ -49,7 +49,7 @@ pub(super) fn round_trip<T>(samples: &[(Duration, T)], is_gone: bool) -> Finding
         };
         return finding(severity, "no answer", "The server has stopped answering.");
     };
-    let consequence = "An acquire takes one of these, and a release another.";
+    let consequence = "An acquire takes one round trip, and a release another.";
     let severity = if *took < SLOW {
         Severity::Good
     } else {

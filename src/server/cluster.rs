@@ -119,7 +119,7 @@ impl Member {
         server.ask(call, patience)
     }
 
-    /// True if a call that got this reply is to be resent. Pauses first if necessary.
+    /// True if a call that got this reply must be resent. Pauses first if necessary.
     fn goes_on(&self, answer: &RedisResult<Value>, resending: &mut Resending) -> bool {
         match self.servers.redirect(answer) {
             Some(Redirect::Moved) if resending.hops < HOPS => {

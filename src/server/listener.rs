@@ -63,7 +63,7 @@ struct Ear {
     generation: u64,
     /// The server's id of the connection, while it listens.
     id: Option<i64>,
-    /// The connection is useless and has to be replaced.
+    /// The connection is useless and must be replaced.
     is_deaf: bool,
     /// It was closed to make room for a more important connection.
     gives_way: bool,

@@ -243,7 +243,7 @@ impl Entry {
     }
 
     fn steal(&mut self, token: &str, end: Nanos, now: Now) {
-        let thief = "somebody else";
+        let thief = "someone else";
         let value = match self.lock.take().map(|stored| stored.value) {
             None | Some(LockValue::Mutex(_)) => LockValue::Mutex(token.to_owned()),
             Some(LockValue::Reentrant(_)) => LockValue::Reentrant(Entered {

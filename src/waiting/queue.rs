@@ -66,7 +66,7 @@ struct Waiter<W> {
     is_asking: bool,
 }
 
-/// What a waiter leaves with.
+/// The outcome with which a waiter leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaving {
     /// The lock, exclusively.

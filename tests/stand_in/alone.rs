@@ -101,7 +101,7 @@ fn the_holder_knows_of_a_loss_when_the_call_returns() {
         }
         let found = lock.inspect().unwrap();
         let thief = found.holders()[0].owner().unwrap();
-        assert_eq!(thief.as_str(), "somebody else");
+        assert_eq!(thief.as_str(), "someone else");
         assert!(lock.try_acquire().unwrap().is_none());
         stand_in.advance(11 * SECOND);
         assert!(lock.try_acquire().unwrap().is_some());

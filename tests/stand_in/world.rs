@@ -8,7 +8,7 @@ use redis::Commands;
 use crate::common::Server;
 
 /// The holder of a stolen lock.
-pub(crate) const THIEF: &str = "somebody else";
+pub(crate) const THIEF: &str = "someone else";
 
 /// The server or the stand-in.
 pub(crate) trait World {

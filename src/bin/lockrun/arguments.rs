@@ -26,16 +26,15 @@ const USUAL_URL: &str = "redis://127.0.0.1/";
 const NAMELESS: [&str; 4] = ["list", "man", "completions", "probe"];
 const USUAL_GRACE: Duration = Duration::from_secs(5);
 
-/// Runs a command while holding a lock on a Redis server, so that no other host runs it at the same
-/// time.
+/// Run a command while holding a Redis lock, so that no other host runs it at the same time.
 ///
 /// lockrun renews the lock while the command runs. If it cannot, it sends TERM to the command's
 /// process group and, after the grace, KILL, before the lease ends on the server. When the command
 /// exits, lockrun ends the processes left in the group, releases the lock and passes the exit code
 /// on.
 ///
-/// The command finds its fencing token in LEASEHOLD_FENCING_TOKEN: with several --name in
-/// LEASEHOLD_FENCING_TOKEN_1, LEASEHOLD_FENCING_TOKEN_2 and so on; with --permits it has none.
+/// The command finds its fencing token in LEASEHOLD_FENCING_TOKEN, or with several --name in
+/// LEASEHOLD_FENCING_TOKEN_1, LEASEHOLD_FENCING_TOKEN_2 and so on. With --permits it has none.
 #[allow(
     clippy::doc_markdown,
     clippy::struct_excessive_bools,
@@ -65,8 +64,8 @@ pub(crate) struct Arguments {
 
     /// URL of the Redis server
     ///
-    /// Put a password in the environment: there only root, the same user and the command can read
-    /// it. Every user of this host can read the arguments (ps).
+    /// Put a URL with a password in the environment, where only root, the same user and the command
+    /// can read it. Every user of this host can read the arguments (ps).
     #[arg(long, env = "LEASEHOLD_URL", hide_env = true, default_value = USUAL_URL)]
     url: String,
 
@@ -110,17 +109,17 @@ pub(crate) struct Arguments {
     ///
     /// Use the same N everywhere: lockrun runs its command if fewer than its own N permits are
     /// held. Holders of permits have no order, so they have no fencing token. Cannot be used with
-    /// --once-per. A name is used either with or without --permits, even if N is 1: the other use
-    /// is refused (64) while it is held.
+    /// --once-per. Use a name either always or never with --permits, even if N is 1: while it is
+    /// held, the other use is refused (64).
     #[arg(long, value_name = "N", value_parser = permits, allow_negative_numbers = true)]
     pub(crate) permits: Option<u32>,
 
     /// Hold the lock only while N replicas have it, 1 to 100
     ///
     /// The lock then survives a failover to one of these replicas. The acquire and each renewal
-    /// wait for their confirmation, for a tenth of the lease, at most 1s. If too few confirm the
-    /// acquire until --wait is over, the command does not run (69). If too few confirm the
-    /// renewals, the command is ended before the lease ends (70).
+    /// wait for their confirmation, for a tenth of the lease, at most 1s. If too few have
+    /// confirmed the acquire when --wait is over, the command does not run (69). If too few confirm
+    /// the renewals, the command is ended before the lease ends (70).
     #[arg(
         long,
         value_name = "N",
@@ -132,7 +131,7 @@ pub(crate) struct Arguments {
 
     /// How long the lock stays if lockrun is killed
     ///
-    /// From 500ms to 24h. lockrun renews the lock each time a third of it is over.
+    /// From 500ms to 24h. lockrun renews the lock each time a third of the lease is over.
     #[arg(
         long,
         value_name = "TIME",
@@ -160,14 +159,14 @@ pub(crate) struct Arguments {
 
     /// Take the lock away from its holder
     ///
-    /// Of a semaphore it takes all permits. A lockrun that holds the lock ends its command.
+    /// It takes all permits of a semaphore. A lockrun that held the lock ends its command.
     #[arg(long, group = "operator")]
     force_release: bool,
 
     /// Print the held locks, or only those whose names begin with PREFIX
     ///
-    /// It scans all key names of the server, of a cluster those of every master, for at most 30s
-    /// and 10000 locks. If that was not enough, it says so on stderr.
+    /// It scans all keys of the server, or of every master of a cluster, for at most 30s and 10000
+    /// locks. If it stops early, it says so on stderr.
     #[arg(
         long,
         value_name = "PREFIX",
@@ -187,8 +186,8 @@ pub(crate) struct Arguments {
 
     /// Print the result as one line of JSON
     ///
-    /// The outcome of a command goes to stderr. What --status, --force-release, --list and --probe
-    /// found goes to stdout, for several --name as an array.
+    /// The outcome of a command goes to stderr. The result of --status, --force-release, --list or
+    /// --probe goes to stdout; with several --name it is an array.
     #[arg(long)]
     pub(crate) json: bool,
 

@@ -58,16 +58,16 @@ Environment:
 
 Exit codes:
   the command's own, or 128+n if signal n ended it
-  0    also if a host completed the run (--once-per)
+  0    also if a host has already completed the run (--once-per)
   64   an argument is invalid, or the key is not a lock of this kind
   69   the server cannot be reached, or refuses, or too few replicas have the lock
   70   the lock was lost or could not be renewed: lockrun ended the command if it still ran
-  71   the system refused a process or a thread
+  71   the system could not start a process or a thread
   74   lockrun cannot write to stdout
   75   busy: others held the lock, or all permits, for the whole wait
   78   locks do not work on this server (--probe)
   126  the command cannot be run
-  127  the command is not found
+  127  the command was not found
   128+n  also if signal n came before lockrun had the lock
   --status, --force-release and --list exit 0 whether or not a lock was held; --json shows which.
 

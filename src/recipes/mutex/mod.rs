@@ -85,7 +85,8 @@ scripts! {
 
 /// The end of a lease.
 ///
-/// For example a lock until midnight (UTC), so that a report is written at most once a day:
+/// For example, a lock that is kept until midnight (UTC), so that a report is written at most once
+/// a day:
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -122,8 +123,8 @@ pub enum End {
 ///   Nothing was done.
 /// - [`Error::Unknown`]: no reply came, so the lock may be held by [`Error::token`] until its end.
 ///   Repeat the call with the same token, or [`release`] the lock, on another connection.
-/// - [`Error::WrongKind`]: the key is not a string, so it is not a lock of this kind, or the key
-///   beside it is not a companion. Nothing was changed.
+/// - [`Error::WrongKind`]: the key is not a string, so it is not a lock of this kind, or its
+///   companion key holds something else. Nothing was changed.
 /// - [`Error::Redis`]: the server refused; the lock was not acquired.
 ///
 /// # Example
