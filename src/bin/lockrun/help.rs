@@ -53,7 +53,7 @@ Times:
 
 Environment:
   LEASEHOLD_URL, LEASEHOLD_CA, LEASEHOLD_CERT, LEASEHOLD_KEY, LEASEHOLD_PREFIX, LEASEHOLD_WAIT and
-  LEASEHOLD_LEASE set the options of these names. An option on the command line takes precedence.
+  LEASEHOLD_LEASE set the options of the same names. An option on the command line takes precedence.
   An empty variable counts as not set.
 
 Exit codes:
