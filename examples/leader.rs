@@ -26,7 +26,7 @@ fn main() -> anyhow::Result<()> {
     ctrlc::set_handler(move || at_signal.cancel())?; // also SIGTERM: ctrlc's feature `termination`
     let options = Options::new().lease(LEASE).cancel(&stop);
     let lock = Locks::connect(&url)?.lock("leader").with(options);
-    lock.inspect()?; // fails now if the server cannot be reached; acquire would wait for it
+    let _state = lock.inspect()?; // fails now if the server cannot be reached; acquire would wait
     while !stop.is_cancelled() {
         println!("waiting");
         let lease = match lock.acquire(Duration::MAX) {
