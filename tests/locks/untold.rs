@@ -76,9 +76,14 @@ fn a_listener_is_lost_and_does_not_come_back() {
             let () = conn.pset_ex(key, "somebody", 60_000).unwrap();
         }
         all_are_woken(SOON, &[&a, &b], || {
-            set_user(&server, &["-subscribe"]);
             let listens = |line: &str| line.contains("cmd=subscribe");
-            assert!(comes_true(|| kill(&server, listens) == 1));
+            let mut list = redis::cmd("CLIENT");
+            let list = list.arg("LIST");
+            let mut clients = || list.query::<String>(&mut conn).unwrap();
+            // Before it is forbidden: otherwise a slow thread never listens.
+            assert!(comes_true(|| clients().lines().any(listens)));
+            set_user(&server, &["-subscribe"]);
+            assert_eq!(kill(&server, listens), 1);
             let () = conn.del(&["lock:a", "lock:b"]).unwrap();
         });
     });
