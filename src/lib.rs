@@ -1,5 +1,5 @@
-//! Redis locks for threaded Rust programs: when several hosts start the same job, only one at a time
-//! runs it. Every call blocks; there is no async runtime.
+//! Redis locks for threaded Rust programs: when several hosts start the same job, only one at a
+//! time runs it. Every call blocks; there is no async runtime.
 //!
 //! ```no_run
 //! use std::time::Duration;

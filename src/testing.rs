@@ -275,8 +275,8 @@ impl StandIn {
 
     /// Calls `decide` for each request, and makes the request fail if it returns a failure.
     ///
-    /// `decide` gets the action and the name of the lock (the key, if its prefix is not `lock:`; all
-    /// names, for a set). It may use the stand-in, such as to take the lock away just before a
+    /// `decide` gets the action and the name of the lock (the key, if its prefix is not `lock:`;
+    /// all names, for a set). It may use the stand-in, such as to take the lock away just before a
     /// commit. A later call replaces it.
     ///
     /// ```

@@ -100,8 +100,8 @@ impl Options {
         self.and(move |settings| settings.backoff = Pauses { first, last })
     }
 
-    /// Sets the longest time that dropping a [`Lease`](crate::Lease) may take: 1 ms to 24 h. Default
-    /// 1 s.
+    /// Sets the longest time that dropping a [`Lease`](crate::Lease) may take: 1 ms to 24 h.
+    /// Default 1 s.
     ///
     /// If the release takes longer, the watchdog's thread completes it, or the lock ends with its
     /// lease.
@@ -132,8 +132,8 @@ impl Options {
     /// Sets the number of replicas that must confirm a lock before it is granted, and the maximum
     /// wait for them. Default 0.
     ///
-    /// A granted lock has been in the memory of the master and of `count` replicas at one moment. It
-    /// survives the loss of the master if one of those replicas is promoted. If too few replicas
+    /// A granted lock has been in the memory of the master and of `count` replicas at one moment.
+    /// It survives the loss of the master if one of those replicas is promoted. If too few replicas
     /// confirm, the attempt is retried with the same token, so that no one else gets the lock
     /// meanwhile. At the deadline of [`acquire`](crate::Lock::acquire) the lock is given back, and
     /// the error is [`Error::TooFewReplicas`](crate::Error::TooFewReplicas). A renewal that too few

@@ -304,8 +304,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Reports once that the command is stopped. A command that waits for the terminal would hold the
-    /// lock without a visible reason.
+    /// Reports once that the command is stopped. A command that waits for the terminal would hold
+    /// the lock without a visible reason.
     fn report_stop(&mut self) {
         if self.stop_is_reported || self.status.is_some() {
             return;

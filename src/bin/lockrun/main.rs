@@ -6,8 +6,8 @@
 //! lease. `run` acquires the locks and releases them; `held` has the guards. `command` starts and
 //! watches the command; `Job::check_lease` decides when to end it so that it ends before the lease.
 //! `guard` owns the command's process group. The `guardian`, a second process, kills that group if
-//! lockrun cannot. `processes` finds dead processes in `/proc`. `outcome` has the exit codes, `words`
-//! the texts of errors. `operator`, `list` and `probe` answer without a command.
+//! lockrun cannot. `processes` finds dead processes in `/proc`. `outcome` has the exit codes,
+//! `words` the texts of errors. `operator`, `list` and `probe` answer without a command.
 
 #[cfg(unix)]
 mod arguments;

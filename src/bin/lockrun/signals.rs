@@ -20,8 +20,9 @@ use crate::events::Event;
 /// By default each of these signals would end lockrun, so one that arrives during the wait for the
 /// lock cancels the wait.
 ///
-/// Only a separate thread receives them. They are blocked in the calling thread and the threads that
-/// it starts later: a signal during a call to the server would leave the call's outcome unknown.
+/// Only a separate thread receives them. They are blocked in the calling thread and the threads
+/// that it starts later: a signal during a call to the server would leave the call's outcome
+/// unknown.
 pub(crate) fn listen(events: Sender<Event>, cancel: Cancel) -> io::Result<SignalMask> {
     let ignored = ignored();
     // Without a handler for SIGCHLD, the exit status of a child could be lost.
@@ -77,7 +78,8 @@ impl SignalMask {
     }
 }
 
-/// Tests if this process ignores a signal, by `/proc`. Without `/proc`, no signal counts as ignored.
+/// Tests if this process ignores a signal, by `/proc`. Without `/proc`, no signal counts as
+/// ignored.
 fn ignored() -> impl Fn(i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status
