@@ -91,7 +91,7 @@ fn is_renewed(lease: &Lease) -> bool {
     comes_true(|| Instant::now() + lease.remaining() > end) && lease.is_held()
 }
 
-/// Replaces the password under load. No lock is lost, and no call is refused.
+/// Replaces the password under load. No lock is lost, and no login is refused.
 fn no_lock_is_lost(locks: &Locks, mut replace: impl FnMut(&str, &str)) {
     let locks = locks.with(Options::new().lease(LEASE));
     let held = every_kind(&locks).map(|lock| lock.acquire(LONG).unwrap());
@@ -132,10 +132,15 @@ fn no_lock_is_lost(locks: &Locks, mut replace: impl FnMut(&str, &str)) {
     }
 }
 
-/// Allows for a call in progress on a connection that the server closed.
+/// Allows for a connection that the server closed during a call or during its login. A refused
+/// login is an error.
 #[track_caller]
 fn may_be_unknown(outcome: &leasehold::Result<()>) {
-    let is_fine = outcome.as_ref().err().is_none_or(Error::may_have_happened);
+    let was_closed = |error: &Error| match error {
+        Error::Pool { source, .. } => source.as_ref().is_some_and(redis::RedisError::is_io_error),
+        error => error.may_have_happened(),
+    };
+    let is_fine = outcome.as_ref().err().is_none_or(was_closed);
     assert!(is_fine, "{outcome:?}");
 }
 
