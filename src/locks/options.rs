@@ -83,7 +83,9 @@ impl Options {
 
     /// Sets the prefix of keys: at most 128 bytes, without braces; may be empty. Default `lock:`.
     ///
-    /// With the prefix of another library, these locks and that library's exclude each other.
+    /// With the prefix of another library, a mutex and that library's locks by `SET … NX` exclude
+    /// each other. Keys of any other form, such as its semaphores, are
+    /// [`Error::WrongKind`](crate::Error::WrongKind).
     pub fn prefix(self, prefix: &str) -> Self {
         let prefix: Arc<str> = prefix.into();
         self.and(move |settings| settings.prefix = Arc::clone(&prefix))

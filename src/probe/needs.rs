@@ -10,7 +10,7 @@ use super::finding::{Finding, Severity};
 use crate::pool::is_unknown_command;
 
 /// The commands, each with the arguments after the key. The key is omitted if they begin with `-`.
-const FORMS: [(&str, &str); 32] = [
+const FORMS: [(&str, &str); 31] = [
     ("eval", "- return(1) 0"),
     ("evalsha", "- 0000000000000000000000000000000000000000 0"),
     ("time", "-"),
@@ -38,7 +38,6 @@ const FORMS: [(&str, &str); 32] = [
     ("zcount", "0 0"),
     ("zrange", "0 0"),
     ("zrangebyscore", "0 0"),
-    ("zremrangebyscore", "0 0"),
     ("watch", ""),
     ("unwatch", "-"),
     // No transaction is open.
@@ -68,7 +67,7 @@ pub(super) const NEEDS: [(&str, &str); 8] = [
     (
         "semaphore",
         "eval evalsha time exists type zrange zscore zcount zrangebyscore hmget pexpireat hdel \
-         zremrangebyscore hset pttl zadd hget zrem del",
+         hset pttl zadd zrem del",
     ),
     (
         "job once in a period",

@@ -142,22 +142,104 @@ fn keys_of_other_types_are_refused_and_unchanged() {
     }
 }
 
-/// For example if the server has evicted the companion.
+/// For example if the server has evicted the companion. Then the set has no mark of ours but the
+/// tokens that their holders know.
 #[test]
-fn a_holder_without_details_is_shown() {
+fn without_the_companion_holders_go_on_and_nobody_gets_a_new_permit() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
-    let first = take(&mut conn, 3, LONG).unwrap();
+    let [first, second] = [3, 3].map(|permits| take(&mut conn, permits, LONG).unwrap());
     let () = conn.del(COMPANION).unwrap();
-    assert_eq!(semaphore::holders(&mut conn, "api").unwrap().len(), 1);
-    take(&mut conn, 3, 2 * LONG).unwrap();
-    let holders = semaphore::holders(&mut conn, "api").unwrap();
-    assert_eq!(holders.len(), 2);
-    assert_eq!(holders[0].token(), Some(&first));
-    assert_eq!(
-        (holders[0].permits(), holders[1].permits()),
-        (None, Some(3))
-    );
+    let before = dump(&mut conn, KEY);
+    let is_wrong_kind = |error| matches!(error, Error::WrongKind { .. });
+    let refused = semaphore::try_acquire(&mut conn, "api", 3, &Token::random(), LONG);
+    assert!(is_wrong_kind(refused.unwrap_err()));
+    let seen = semaphore::holders(&mut conn, "api");
+    assert!(is_wrong_kind(seen.unwrap_err()));
+    let released = semaphore::release(&mut conn, "api", &Token::random());
+    assert!(is_wrong_kind(released.unwrap_err()));
+    assert_eq!(dump(&mut conn, KEY), before);
+    for token in [&first, &second] {
+        assert!(semaphore::renew(&mut conn, "api", token, 2 * LONG).unwrap());
+    }
+    // A repeated acquire gets its mark back.
+    assert!(semaphore::try_acquire(&mut conn, "api", 3, &first, LONG).unwrap());
+    for token in [first, second] {
+        assert!(semaphore::release(&mut conn, "api", &token).unwrap());
+    }
+    assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
+    assert!(take(&mut conn, 1, LONG).is_some());
+}
+
+/// Its companion's end must not keep a permit from being released.
+#[test]
+fn a_permit_beside_a_key_of_another_type_is_renewed_and_released() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let token = take(&mut conn, 3, LONG).unwrap();
+    let () = conn.set(COMPANION, "theirs").unwrap();
+    assert!(semaphore::renew(&mut conn, "api", &token, 2 * LONG).unwrap());
+    assert!(semaphore::release(&mut conn, "api", &token).unwrap());
+    assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [COMPANION]);
+    assert_eq!(conn.get::<_, String>(COMPANION).unwrap(), "theirs");
+}
+
+/// Renewed to the longest lease and released, while another holder dies.
+#[test]
+fn both_keys_end_with_the_last_permit_that_is_left() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    for fence in [None, Some(7)] {
+        if let Some(fence) = fence {
+            let () = conn.hset(COMPANION, "fence", fence).unwrap();
+        }
+        let long = take(&mut conn, 3, 20 * 180 * LONG).unwrap();
+        let short = take(&mut conn, 3, LONG).unwrap();
+        assert!(semaphore::release(&mut conn, "api", &long).unwrap());
+        assert!(left(&mut conn, KEY) <= LONG + MS);
+        // The fencing token of another kind stays for as long as that kind wants.
+        assert_eq!(left(&mut conn, COMPANION) <= LONG + MS, fence.is_none());
+        assert!(semaphore::renew(&mut conn, "api", &short, MS).unwrap());
+        let () = conn.del(&[KEY, COMPANION]).unwrap();
+    }
+    // A shorter permit leaves the end of a longer one, and an operator's `PERSIST` is respected.
+    let long = take(&mut conn, 3, 4 * LONG).unwrap();
+    let short = take(&mut conn, 3, LONG).unwrap();
+    assert!(semaphore::release(&mut conn, "api", &short).unwrap());
+    assert!(left(&mut conn, KEY) > 3 * LONG && left(&mut conn, COMPANION) > 3 * LONG);
+    let short = take(&mut conn, 3, LONG).unwrap();
+    let () = conn.persist(KEY).unwrap();
+    assert!(semaphore::release(&mut conn, "api", &long).unwrap());
+    assert_eq!(conn.pttl::<_, i64>(KEY).unwrap(), -1);
+    assert!(semaphore::renew(&mut conn, "api", &short, MS).unwrap());
+}
+
+/// Another program's members among ours: nothing of theirs is removed.
+#[test]
+fn a_sweep_removes_no_member_without_a_mark() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let ours = take(&mut conn, 9, LONG).unwrap();
+        take(&mut conn, 9, MS).unwrap();
+        let now = millis(&mut conn);
+        thread::sleep(20 * MS);
+        let () = conn.zadd(KEY, "theirs", now + 10).unwrap();
+        // The first member is ours, and has ended.
+        let next = take(&mut conn, 9, LONG).unwrap();
+        assert_eq!(conn.zcard::<_, u64>(KEY).unwrap(), 3);
+        // Now the first is theirs.
+        let refused = semaphore::try_acquire(&mut conn, "api", 9, &Token::random(), LONG);
+        assert!(matches!(refused, Err(Error::WrongKind { .. })));
+        assert!(semaphore::renew(&mut conn, "api", &ours, 2 * LONG).unwrap());
+        for token in [ours, next] {
+            assert!(semaphore::release(&mut conn, "api", &token).unwrap());
+        }
+        assert_eq!(
+            conn.zrange::<_, Vec<String>>(KEY, 0, -1).unwrap(),
+            ["theirs"]
+        );
+    });
 }
 
 /// A companion would expire with the permits.

@@ -9,11 +9,15 @@ local now = time[1] .. '.' .. string.sub('00000' .. time[2], -6)
 
 -- Returns an error unless the lowest and the highest score are times, at most a day ahead. A sweep
 -- would empty any other ZSET, and scores in milliseconds (those of the book's Java port) would
--- never expire.
+-- never expire. The book's programs write no mark. If the clock itself says that it is before 2001,
+-- small scores may be times: then the member has to be a UUID, as the book's tokens are.
 local function wrong_times()
-  local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
+  local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
   local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2]
-  if first and (tonumber(first) or 0) < 1000000000 then
+  local member, earliest = first[1], tonumber(first[2] or nil) or 0
+  local is_early = tonumber(now) < 1000000000 and earliest > 0
+  local is_token = member and #member == 36 and string.find(member, '^%x+%-%x+%-%x+%-%x+%-%x+$')
+  if member and earliest < 1000000000 and not (is_early and is_token) then
     return redis.error_reply('WRONGKIND a semaphore with a score that is not a time in seconds since 1970')
   elseif last and (tonumber(last) or math.huge) > now + 86400 then
     return redis.error_reply('WRONGKIND a semaphore with a score more than a day ahead, or in milliseconds')

@@ -86,7 +86,7 @@ end
 -- is written before that fencing token, so that a user without the right to `PEXPIRE` is refused
 -- every time. A new companion first gets the fencing token 0, since only an existing key can have
 -- an end.
-if string.sub(fence or '', 1, -10) ~= string.sub(clock, 1, -10) or tonumber(lease) > 7200000 then
+if not fence or string.sub(fence, 1, -10) ~= string.sub(clock, 1, -10) or tonumber(lease) > 7200000 then
   if not fence then
     call('HSET', companion, 'fence', 0)
   end

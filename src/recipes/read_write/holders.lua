@@ -16,18 +16,20 @@ local ends, over = {}, {}
 
 -- Sorts the fields into `ends` and `over`. Returns an error, or nothing. A free lock has no key.
 local function read_holders()
-  if redis.call('EXISTS', KEYS[1]) == 0 then
-    return
+  -- `kind` marks the hash as ours. Without it nothing else is read: the hash may be large, or a
+  -- reentrant lock of the notes with an owner named `r:…`.
+  if redis.call('HMGET', KEYS[1], 'kind')[1] ~= 'rw' then
+    if redis.call('EXISTS', KEYS[1]) == 0 then
+      return
+    end
+    return redis.error_reply('WRONGKIND a hash that is not a read-write lock')
   end
-  -- `kind` marks the hash as ours. Any other field than a holder's belongs to another kind of lock.
-  local stored, is_ours = redis.call('HGETALL', KEYS[1]), false
+  local stored = redis.call('HGETALL', KEYS[1])
   for i = 1, #stored, 2 do
     local field, value = stored[i], stored[i + 1]
-    if field == 'kind' then
-      is_ours = value == 'rw'
-    elseif not string.find(field, '^[rwi]:.') then
+    if field ~= 'kind' and not string.find(field, '^[rwi]:.') then
       return redis.error_reply('WRONGKIND a hash that is not a read-write lock')
-    else
+    elseif field ~= 'kind' then
       -- The value must be a time in whole milliseconds. If not, another program wrote it, and its
       -- end is unknown.
       local ending = string.find(value, '^%d+$') and tonumber(value)
@@ -40,11 +42,6 @@ local function read_holders()
         table.insert(over, field)
       end
     end
-  end
-  -- A hash without `kind` is not ours: it may be a reentrant lock of the notes with an owner named
-  -- `r:…`.
-  if not is_ours then
-    return redis.error_reply('WRONGKIND a hash that is not a read-write lock')
   end
 end
 
@@ -87,13 +84,13 @@ local function store(field)
   end
 end
 
--- Sets a holder's end to `millis` from now, but never earlier than it is. The last command is
--- `EXISTS`, which `read_holders` has already sent: a user without the right to it was refused
--- before the first write.
+-- Sets a holder's end to `millis` from now, but never earlier than it is. The last command is one
+-- that `read_holders` has already sent: a user without the right to it was refused before the first
+-- write.
 local function hold(field, millis)
   ends[field] = math.max(ends[field] or 0, now + millis)
   store(field)
-  redis.call('EXISTS', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
+  redis.call('HMGET', KEYS[1], 'kind') -- a write ends the tracking of a key, a read starts it again
 end
 
 -- Ends a hold by adding it to `over`, which `store` removes.

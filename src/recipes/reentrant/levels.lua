@@ -57,16 +57,18 @@ local function read_companion()
   time = redis.call('TIME')
   now = milliseconds(time)
   counted = count
-  local stored = redis.pcall('HGETALL', KEYS[2])
-  if stored.err then
-    return stored
+  -- Without a fencing token it is not a companion, and not read at all, since it may be large.
+  local fence = redis.pcall('HGET', KEYS[2], 'fence')
+  if type(fence) == 'table' then
+    return fence
   end
-  for i = 1, #stored, 2 do
-    beside[stored[i]] = stored[i + 1]
-  end
-  local wrong = wrong_fence(beside.fence, #stored > 0)
+  local wrong = wrong_fence(fence, not fence and redis.call('HLEN', KEYS[2]) > 0)
   if wrong then
     return wrong
+  end
+  local stored = fence and redis.call('HGETALL', KEYS[2]) or {}
+  for i = 1, #stored, 2 do
+    beside[stored[i]] = stored[i + 1]
   end
   local latest = 0
   known = is_owner and beside.hold and beside.hold == beside.fence and beside.owner == ARGV[1]
@@ -123,8 +125,13 @@ end
 local function start_companion()
   local fence = next_fence(time, beside.fence)
   local since = string.format('%.0f', now)
-  redis.call('DEL', KEYS[2])
   redis.call('HSET', KEYS[2], 'fence', fence, 'token', ARGV[2], 'owner', ARGV[1], 'since', since, 'hold', fence)
+  -- Not by `DEL` before: a node whose slot is moving refuses to create the key again.
+  for field in pairs(beside) do
+    if field == 'released' or field == 'reserved' or string.find(field, '^[tp]:') then
+      redis.call('HDEL', KEYS[2], field)
+    end
+  end
   return fence
 end
 

@@ -16,7 +16,7 @@ if wrong then
   return wrong
 end
 
-local ours, permits = our_end(), tonumber(ARGV[3])
+local permits = tonumber(ARGV[3])
 local from_now = string.format('%.0f', now)
 
 -- Returns the milliseconds until a permit is free, if `count` (all or more) are held. After a grant

@@ -65,7 +65,7 @@ use crate::{
 scripts! {
     ACQUIRE_SEMAPHORE = "../companion.lua" then "permits.lua" then "acquire.lua";
     RENEW_SEMAPHORE = "../companion.lua" then "permits.lua" then "renew.lua";
-    RELEASE_SEMAPHORE = "permits.lua" then "release.lua";
+    RELEASE_SEMAPHORE = "../companion.lua" then "permits.lua" then "release.lua";
 }
 
 const MOST_PERMITS: u32 = 10_000;

@@ -10,17 +10,16 @@ local wrong = read_ends()
 if wrong then
   return wrong
 end
-local ours, lease = our_end(), tonumber(ARGV[2])
 if not ours then
   return 0
 end
+local lease = tonumber(ARGV[2])
 local ends = now + lease
 if lease > 1 and ends > ours then
   -- A server out of memory refuses `ZADD` unless the script has written before, so the key's end is
   -- set even if it does not change. A key without an end (-1) keeps none.
   local last = math.max(latest, ends)
-  local fence = redis.call('TYPE', KEYS[2]).ok == 'hash' and redis.call('HGET', KEYS[2], 'fence')
-  if fence and not wrong_fence(fence) then
+  if companion_fence() then
     companion_stays(last)
   end
   if redis.call('PTTL', KEYS[1]) >= 0 then
