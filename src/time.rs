@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 
 /// The longest lease.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
-/// The longest period of `run_once`: ten years.
-const MAX_PERIOD: Duration = Duration::from_secs(3_653 * 24 * 60 * 60);
+/// The longest period of `run_once`: 31 days.
+pub(crate) const MAX_PERIOD: Duration = Duration::from_secs(31 * 24 * 60 * 60);
 
 pub(crate) fn now() -> Instant {
     Clock::REAL.now()
@@ -220,9 +220,9 @@ pub(crate) fn lease_millis(argument: &'static str, lease: Duration) -> Result<u6
 /// Converts a period to whole milliseconds, rounded up.
 ///
 /// # Errors
-/// [`Error::Invalid`]: it is not between 1 ms and ten years.
+/// [`Error::Invalid`]: it is not between 1 ms and 31 days.
 pub(crate) fn period_millis(period: Duration) -> Result<u64> {
-    let invalid = || Error::invalid("period", "it must be between 1 ms and ten years");
+    let invalid = || Error::invalid("period", "it must be between 1 ms and 31 days");
     millis_up_to(MAX_PERIOD, period).ok_or_else(invalid)
 }
 

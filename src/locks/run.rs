@@ -115,15 +115,17 @@ impl Lock {
     ///
     /// Two round trips for a run on a free lock, one if the work is already done. Only for a
     /// [mutex](crate::Locks::lock). If the mark gets no reply, it is sent again until the lease
-    /// ends. The mark is stored at `{lock:NAME}:lease:ran` for twice the period, and at least as
-    /// long as the previous mark: after a manual run with a period of one second a nightly job
-    /// still finds its mark. If the server loses its data, the mark is lost too and the work is
-    /// done again: make sure that this is safe.
+    /// ends. If the server loses its data, the mark is lost too and the work is done again: make
+    /// sure that this is safe.
+    ///
+    /// The mark is stored at `{lock:NAME}:lease:ran` for 32 days, whatever the period: the next
+    /// caller may use a longer one, up to 31 days. So give a job one name, not a new one for each
+    /// run. For a name per item, [`commit_once`](Lease::commit_once) keeps shorter marks.
     ///
     /// # Errors
     /// - [`Error::Contended`]: someone else held the lock for the whole wait, and is probably doing
     ///   the work.
-    /// - [`Error::Invalid`]: the period is not between 1 ms and ten years, or the lock is not a
+    /// - [`Error::Invalid`]: the period is not between 1 ms and 31 days, or the lock is not a
     ///   mutex. Nothing was sent.
     /// - [`Error::WrongKind`]: the key of the lock or of the mark holds something else. The error
     ///   names that key.
@@ -173,7 +175,7 @@ impl Lock {
     }
 
     /// Returns the last run of [`run_once`](Self::run_once) on this lock. `None`: it has not run,
-    /// or the mark has expired, after twice the longest period.
+    /// or not in the last 32 days.
     ///
     /// One round trip; changes nothing.
     ///

@@ -71,7 +71,7 @@ pub(super) const NEEDS: [(&str, &str); 8] = [
     ),
     (
         "job once in a period",
-        "eval evalsha hmget exists time hset pttl pexpire",
+        "eval evalsha hmget exists time hset pexpire",
     ),
     ("commit or transaction", "watch unwatch multi exec"),
     ("wait for replicas", "wait"),

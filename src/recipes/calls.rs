@@ -118,7 +118,8 @@ impl Hold {
     /// Marks the run as done and releases the lock: returns 1 if the lock was ours. Safe to send
     /// twice. `None`: the hold is not for work that runs once per period.
     pub(crate) fn finishing(&self) -> Option<Call> {
-        let call = once::finishing(&self.lock, (&self.token, &self.owner), self.period_millis?);
+        self.period_millis?;
+        let call = once::finishing(&self.lock, (&self.token, &self.owner));
         Some(call.confirmed_by(self.replicas))
     }
 

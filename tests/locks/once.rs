@@ -80,8 +80,6 @@ fn it_runs_once_per_period_on_any_host_and_says_who_ran_it() {
         let read = other.last_run().unwrap().unwrap();
         assert_eq!((read.by(), read.at()), (run.by(), run.at()));
         assert!(is_free(&mut conn));
-        let kept: i64 = conn.pttl(MARK).unwrap();
-        assert!(kept > 86_400_000 && kept <= 2 * 86_400_000, "{kept}");
         // The other's shorter period ends sooner.
         thread::sleep(300 * MS);
         assert_eq!(once(&other, 250 * MS), "run");
@@ -387,7 +385,7 @@ fn invalid_arguments_of_run_once_are_refused_before_anything_is_sent() {
         let proxy = Proxy::in_front_of(&server).unwrap();
         let locks = Locks::connect(&proxy.url()).unwrap();
         let (refused, traffic) = proxy.traffic_of(|| {
-            let mut refused: Vec<_> = [Duration::ZERO, Duration::MAX, 11 * 366 * DAY]
+            let mut refused: Vec<_> = [Duration::ZERO, Duration::MAX, 31 * DAY + MS]
                 .map(|period| once(&locks.lock("a"), period))
                 .into();
             refused.extend(every_kind(&locks)[1..].iter().map(|lock| once(lock, HOUR)));
@@ -400,7 +398,7 @@ fn invalid_arguments_of_run_once_are_refused_before_anything_is_sent() {
             once(&locks.lock("a"), Duration::from_nanos(1_000_001)),
             "run"
         );
-        assert_eq!(once(&locks.lock("b"), 3_650 * DAY), "run");
+        assert_eq!(once(&locks.lock("b"), 31 * DAY), "run");
     });
 }
 
@@ -448,32 +446,45 @@ fn assert_names_the_mark(error: &Error) {
     assert_eq!(after, format!("`{MARK}`"), "{text}");
 }
 
+/// Whatever the period of the earlier run was.
 #[test]
-fn a_shorter_period_does_not_remove_a_mark() {
+fn the_period_of_the_later_call_decides() {
     unless_halted(|| {
         let (_server, lock, mut conn) = start();
-        assert_eq!(once(&lock, 20 * HOUR), "run");
-        thread::sleep(20 * MS);
-        assert_eq!(once(&lock, 10 * MS), "run");
-        // It is kept as long as the mark of the first run.
-        let kept = 40 * 3_600_000;
-        let is_kept = |conn: &mut Connection| {
-            let left: i64 = conn.pttl(MARK).unwrap();
-            assert!((kept - 10_000..=kept + 1_000).contains(&left), "{left}");
-        };
-        is_kept(&mut conn);
-        thread::sleep(50 * MS);
-        assert!(lock.last_run().unwrap().is_some());
-        assert_eq!(once(&lock, 20 * HOUR), "has been run");
-        // As after a day.
-        let day = 24 * 3_600_000;
-        let at: i64 = conn.hget(MARK, "at").unwrap();
-        let () = conn.hset(MARK, "at", at - day).unwrap();
-        let _: bool = conn.pexpire(MARK, kept - day).unwrap();
-        assert_eq!(once(&lock, 10 * MS), "run");
-        is_kept(&mut conn);
-        assert_eq!(once(&lock, 20 * HOUR), "has been run");
+        let longest = 31 * DAY;
+        let cases = [
+            (2_500 * MS, 20 * HOUR, "has been run"),
+            (19 * HOUR, 20 * HOUR, "has been run"),
+            (21 * HOUR, 20 * HOUR, "run"),
+            (6 * DAY, 7 * DAY, "has been run"),
+            (longest.saturating_sub(HOUR), longest, "has been run"),
+            (longest + HOUR, longest, "run"),
+        ];
+        for earlier in [MS, 1_000 * MS, 20 * HOUR, longest] {
+            // The mark of an earlier run does not matter, nor that there is one.
+            for (ago, later, then) in cases {
+                thread::sleep(2 * MS);
+                grow_older(&mut conn, 32 * DAY);
+                assert_eq!(once(&lock, earlier), "run");
+                grow_older(&mut conn, ago);
+                assert_eq!(once(&lock, later), then, "{earlier:?} {ago:?} {later:?}");
+            }
+        }
+        // No mark stays forever.
+        let left: u64 = conn.pttl(MARK).unwrap();
+        assert!(Duration::from_millis(left) < longest + 2 * DAY, "{left}");
     });
+}
+
+/// Makes the mark as it will be after this time.
+fn grow_older(conn: &mut Connection, by: Duration) {
+    let left: i64 = conn.pttl(MARK).unwrap();
+    if left > 0 {
+        let by = i64::try_from(by.as_millis()).unwrap();
+        let at: i64 = conn.hget(MARK, "at").unwrap();
+        let () = conn.hset(MARK, "at", at - by).unwrap();
+        let _: bool = conn.pexpire(MARK, left - by).unwrap();
+    }
 }
 
 #[test]

@@ -18,19 +18,11 @@ end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- A mark is kept at least as long as the previous one: another caller may use a longer period. The
--- previous mark's time to live was the time since its run plus the time left.
-local kept, left = tonumber(ARGV[3]), redis.call('PTTL', KEYS[2])
-if left > 0 then
-  kept = math.max(kept, left + math.max(0, now - run[1]))
-end
-kept = string.format('%.0f', kept)
-
 -- If the server refuses a command, the script stops there and its earlier writes stay. So `PEXPIRE`
 -- comes first, where it changes nothing that a reader sees. After it only `HSET` can be refused,
 -- and then no mark is written.
-redis.call('PEXPIRE', KEYS[2], kept)
+redis.call('PEXPIRE', KEYS[2], ARGV[3])
 redis.call('HSET', KEYS[2], 'at', string.format('%.0f', now), 'by', ARGV[2], 'token', ARGV[1])
-redis.call('PEXPIRE', KEYS[2], kept)
+redis.call('PEXPIRE', KEYS[2], ARGV[3])
 redis.call('PEXPIRE', KEYS[1], 0) -- deletes it: a `DEL` might be refused
 return 1

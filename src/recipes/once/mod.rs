@@ -1,4 +1,7 @@
 //! Work that runs once per period: the mark that a run leaves.
+//!
+//! The period is that of the caller who reads the mark, and may be longer than that of the run. So
+//! every mark is kept for longer than the longest period.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,9 +11,13 @@ use super::{number, text};
 use crate::{
     error::makes_no_sense,
     name::{LockName, Owner},
+    time::{MAX_PERIOD, whole_millis},
     token::Token,
     wire::{Call, scripts},
 };
+
+/// The time for which a mark is kept: a day longer than any period.
+const KEPT: Duration = MAX_PERIOD.saturating_add(Duration::from_secs(24 * 60 * 60));
 
 scripts! {
     FINISH_RUN = "mark.lua" then "finish.lua";
@@ -18,15 +25,11 @@ scripts! {
 }
 
 /// Marks the run and releases the lock: returns 1 if the lock was ours.
-pub(super) fn finishing(
-    lock: &LockName,
-    (token, who): (&Token, &Owner),
-    period_millis: u64,
-) -> Call {
+pub(super) fn finishing(lock: &LockName, (token, who): (&Token, &Owner)) -> Call {
     FINISH_RUN
         .on([lock.key(), &lock.run_mark()])
         .arg(&[token.as_str(), who.as_str()])
-        .arg(period_millis.saturating_mul(2))
+        .arg(whole_millis(KEPT))
 }
 
 /// Returns the owner and the time of the last run, or nil.

@@ -88,15 +88,12 @@ impl Entry {
             let is_ours = self.run.as_ref().is_some_and(|run| run.token == token);
             return yes(is_ours);
         }
-        // A mark lasts at least as long as the one before it.
-        let last = self.run.as_ref().filter(|run| run.end > now.0);
-        let was_kept = last.map_or(0, |last| (last.end / MILLI).saturating_sub(last.at));
         self.run = Some(RunMark {
             key: mark.to_owned(),
             at: now.millis(),
             by: who.to_owned(),
             token: token.to_owned(),
-            end: now.after(kept.max(was_kept)),
+            end: now.after(kept),
         });
         self.lock = None;
         yes(true)
