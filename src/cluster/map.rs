@@ -22,7 +22,7 @@ use super::{
     slot_map::{ShardId, SlotMap, slot_of},
 };
 use crate::{
-    error::{Error, Result, makes_no_sense},
+    error::{Error, Result, code, makes_no_sense},
     pool::{
         Access, Address, MasterPlace, connect, last_that_may_pass, no_useful_answer, with_address,
     },
@@ -191,7 +191,7 @@ impl Map {
 
     /// Enters a redirect in the map. `None`: the error is not one. Asks and waits for nothing.
     pub(super) fn redirect(&self, error: &RedisError) -> Option<Redirect> {
-        let moved_to = match error.code()? {
+        let moved_to = match code(error) {
             "ASK" | "TRYAGAIN" => return Some(Redirect::Moving),
             "CLUSTERDOWN" | "MASTERDOWN" | "LOADING" => None,
             "MOVED" => error.redirect_node().and_then(|(said, slot)| {
@@ -317,13 +317,22 @@ mod tests {
     #[test]
     fn each_error_is_classified() {
         assert_eq!(learnt("-MOVED 7 ::1:9\r\n"), Some(Redirect::Moved));
-        for line in ["-ASK 7 [::1]:9\r\n", "-ASK\r\n", "-TRYAGAIN later\r\n"] {
+        let in_scripts = [
+            // 7.0, 6.2.
+            "-ERR Script attempted to access a non local key in a cluster node script: 0f, on \
+             @user_script:17.\r\n",
+            "-ERR Error running script (call to f_0f): @user_script: 17: Script attempted to access \
+             a non local key in a cluster node\r\n",
+        ];
+        let moving = ["-ASK 7 [::1]:9\r\n", "-ASK\r\n", "-TRYAGAIN later\r\n"];
+        for line in moving.into_iter().chain(in_scripts) {
             assert_eq!(learnt(line), Some(Redirect::Moving), "{line}");
         }
         for line in [
             "-CLUSTERDOWN Hash slot not served\r\n",
             "-LOADING not yet\r\n",
             "-MASTERDOWN no\r\n",
+            "-ERR Script attempted to execute a command while the cluster is down script: 0f\r\n",
             // No host.
             "-MOVED 7 :9\r\n",
             "-MOVED 7\r\n",

@@ -7,10 +7,14 @@ use redis::{ErrorKind, RedisError, Value};
 const ACCESS_LIST: &str = "denies it by its access list";
 
 /// Returns the error's code, or an empty text. Before Redis 7 a script's error has it inside its
-/// message.
-pub(super) fn code(error: &RedisError) -> &str {
-    let (_, hidden) = message(error).split_once(": -").unwrap_or_default();
+/// message. A script that a node of a cluster refuses a key gets no code: the key is no longer
+/// there, or the cluster is down.
+pub(crate) fn code(error: &RedisError) -> &str {
+    let message = message(error);
+    let (_, hidden) = message.split_once(": -").unwrap_or_default();
     match error.code() {
+        Some("ERR") | None if message.contains("access a non local key") => "TRYAGAIN",
+        Some("ERR") | None if message.contains("while the cluster is down") => "CLUSTERDOWN",
         Some("ERR") | None => hidden.split(' ').next().unwrap_or_default(),
         Some(code) => code,
     }

@@ -15,8 +15,9 @@ use crate::common::{
     wait::{at_once, unless_halted},
 };
 
-/// Temporary refusals in the server's words; the last one is a script's on a server before Redis 7.
-const PASSES: [&str; 10] = [
+/// Temporary refusals in the server's words; the last ones are of scripts: before Redis 7, and by a
+/// node whose slot is moving.
+const PASSES: [&str; 13] = [
     "LOADING Redis is loading the dataset in memory",
     "BUSY Redis is busy running a script",
     "READONLY You can't write against a read only replica.",
@@ -27,6 +28,9 @@ const PASSES: [&str; 10] = [
     "OOM command not allowed when used memory > 'maxmemory'.",
     "MISCONF Redis is configured to save RDB snapshots",
     "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -OOM command not allowed",
+    "ERR Error running script (call to f_1): @user_script: 1: Script attempted to access a non local key in a cluster node",
+    "ERR Script attempted to access a non local key in a cluster node script: 1, on @user_script:1.",
+    "ERR Script attempted to execute a command while the cluster is down script: 1",
 ];
 
 /// Addresses without a server.

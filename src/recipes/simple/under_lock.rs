@@ -9,7 +9,7 @@ use redis::{Connection, Pipeline, RedisError, Value};
 
 use super::{acquire, release_lock, wanted};
 use crate::{
-    error::{Error, Operation, Result},
+    error::{Error, Operation, Result, code},
     name::LockName,
     recipes::{
         ran::Ran,
@@ -280,7 +280,7 @@ fn discard_open_transaction(conn: &mut Connection) -> bool {
 
 /// Returns true if the lock's slot is moving, or has moved, to another node of the cluster.
 fn is_elsewhere(error: &RedisError) -> bool {
-    matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN"))
+    matches!(code(error), "MOVED" | "ASK" | "TRYAGAIN")
 }
 
 fn has_moved(given_back: Result<bool>) -> bool {

@@ -10,13 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lease, Locks, LostReason, Options, Result};
+use leasehold::{Error, Lease, Locks, LostReason, Options, Owner, Result};
 use redis::Commands;
 
 use super::{connect, key, kinds, mutex, patient};
 use crate::{
     common::{
         Cluster, LONG, MS, Resharding, SLACK,
+        clock::millis,
         cluster::{shared, slots_of},
         hold::comes_true,
         monitor::Monitor,
@@ -189,6 +190,91 @@ fn a_loss_on_another_shard_is_reported_at_once_if_the_process_waits_there() {
         let _: () = master.del(key(&tag)).unwrap();
         assert!(lease.lost().wait_for(5 * SECOND));
         waiting.join().unwrap().unwrap();
+    });
+}
+
+/// The node serves only keys that exist: a script must not use a key again that it has emptied.
+#[test]
+fn in_an_open_slot_every_kind_is_renewed_and_released_and_an_ended_permit_is_taken() {
+    let cluster = shared();
+    let locks = patient(&cluster);
+    let tag = cluster.tag(0, "open-used").unwrap();
+    let slot = cluster.slot_of(&tag).unwrap();
+    let mut source = cluster.nodes[0].connection().unwrap();
+    let leases = kinds(&locks, &tag).map(|lock| lock.acquire(LONG).unwrap());
+    // Its key outlives an ended permit, if only for a millisecond.
+    let permits = locks.semaphore(&format!("ended{{{tag}}}"), 1);
+    let [key, companion] = ["", ":lease"].map(|end| format!("lock:ended{{{tag}}}{end}"));
+    redis::pipe()
+        .zadd(&key, "ended", millis(&mut source) - 5_000)
+        .hset_multiple(&companion, &[("fence", "0"), ("p:ended", "0 1 somebody")])
+        .pexpire(&key, 60_000)
+        .pexpire(&companion, 60_000)
+        .exec(&mut source)
+        .unwrap();
+    // A hold of the notes' scripts, beside the companion of an earlier one of ours.
+    let owner = Owner::new("the notes").unwrap();
+    let reentrant = locks.reentrant(&format!("notes{{{tag}}}"));
+    let reentrant = reentrant.with(Options::new().owner(owner.clone()));
+    reentrant.acquire(LONG).unwrap().release().unwrap();
+    let notes = format!("lock:notes{{{tag}}}");
+    let _: bool = source.hset(&notes, owner.as_str(), 1).unwrap();
+
+    let mut resharding = Resharding::new(&cluster, 0, 1).unwrap();
+    resharding.open(&[slot]).unwrap();
+    permits.acquire(LONG).unwrap().release().unwrap();
+    reentrant.acquire(LONG).unwrap().release().unwrap();
+    for lease in leases {
+        lease.verify().unwrap();
+        lease.renew(2 * LONG).unwrap();
+        lease.release().unwrap();
+    }
+    resharding.call_off(&[slot]).unwrap();
+    // Those with a fencing token have left their companions.
+    let mut stay = ["mutex", "notes", "reentrant", "write"]
+        .map(|name| format!("lock:{name}{{{tag}}}:lease"))
+        .to_vec();
+    stay.push(notes);
+    let mut left: Vec<String> = source.keys(format!("lock:*{{{tag}}}*")).unwrap();
+    left.sort_unstable();
+    stay.sort_unstable();
+    assert_eq!(left, stay);
+    let () = source.del(left).unwrap();
+}
+
+/// Each holder dies while the slot is open: from then on the node refuses the lock's key, except that
+/// of a writer, in which the next one has its intent.
+#[test]
+fn waiters_of_every_kind_wait_until_an_open_slot_closes() {
+    let cluster = shared();
+    let (dead, waiters) = (patient(&cluster), patient(&cluster));
+    let owner = Options::new().owner(Owner::new("dead").unwrap());
+    let dead = dead.with(owner.lease(800 * MS).renewal(false));
+    let tag = cluster.tag(0, "open-awaited").unwrap();
+    let slot = cluster.slot_of(&tag).unwrap();
+    let mut resharding = Resharding::new(&cluster, 0, 1).unwrap();
+    let mut holders = kinds(&dead, &tag);
+    // A reader keeps no reader out.
+    holders[2] = dead.write(holders[2].name());
+    for lock in holders {
+        let _ = lock.acquire(LONG).unwrap().detach();
+    }
+    resharding.open(&[slot]).unwrap();
+    thread::scope(|scope| {
+        let waiting = kinds(&waiters, &tag).map(|lock| {
+            scope.spawn(move || {
+                let granted = lock.acquire(LONG).map(drop);
+                (lock.name().to_owned(), granted, Instant::now())
+            })
+        });
+        thread::sleep(1_500 * MS);
+        resharding.call_off(&[slot]).unwrap();
+        let closed = Instant::now();
+        for waiter in waiting {
+            let (name, granted, at) = waiter.join().unwrap();
+            granted.unwrap();
+            assert!(at < closed + SLACK + SECOND, "{name}");
+        }
     });
 }
 
