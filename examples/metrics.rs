@@ -110,7 +110,7 @@ fn main() -> anyhow::Result<()> {
     let locks = Locks::connect(&url)?.with(Options::new().events(metrics.clone()));
 
     let lock = locks.lock("account:4711");
-    let lease = lock.acquire(Duration::from_secs(5))?;
+    let lease = lock.acquire(Duration::from_secs(30))?;
     thread::scope(|scope| {
         let patient =
             [(); 2].map(|()| scope.spawn(|| lock.acquire(Duration::from_secs(20))?.release()));

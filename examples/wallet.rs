@@ -16,7 +16,7 @@ fn main() -> anyhow::Result<()> {
         .unwrap_or("redis://127.0.0.1/".into());
 
     let locks = Locks::connect(&url)?;
-    let lease = locks.lock("order:4711").acquire(Duration::from_secs(5))?;
+    let lease = locks.lock("order:4711").acquire(Duration::from_secs(30))?;
     let paid = lease.transaction(&["wallet:7"], |conn, pipe| {
         let funds: Option<i64> = conn.get("wallet:7")?;
         if funds.unwrap_or(0) < 5 {

@@ -6,7 +6,7 @@
 //! use leasehold::Locks;
 //!
 //! let locks = Locks::connect("redis://127.0.0.1/")?;
-//! let lease = locks.lock("report:daily").acquire(Duration::from_secs(5))?;
+//! let lease = locks.lock("report:daily").acquire(Duration::from_secs(30))?;
 //! for chapter in 1..=3 {
 //!     lease.check()?; // fails if the lock was lost: stop, someone else may hold it
 //!     println!("writing chapter {chapter}; no one else can, however long it takes");

@@ -11,7 +11,7 @@
 //!
 //! let stand_in = StandIn::new();
 //! let locks = stand_in.locks()?;
-//! let lease = locks.lock("report").acquire(Duration::from_secs(5))?;
+//! let lease = locks.lock("report").acquire(Duration::from_secs(30))?;
 //!
 //! stand_in.steal("report");
 //! assert!(lease.check().is_err());
@@ -68,7 +68,7 @@
 //! let stand_in = StandIn::new();
 //! let mut conn = stand_in.pool()?.get()?;
 //! let () = conn.set("wallet:7", 7)?;
-//! let lease = stand_in.locks()?.lock("order:4711").acquire(Duration::from_secs(5))?;
+//! let lease = stand_in.locks()?.lock("order:4711").acquire(Duration::from_secs(30))?;
 //!
 //! assert!(pay(&lease)?);
 //! assert_eq!(conn.get::<_, i64>("wallet:8")?, 5);
@@ -247,7 +247,7 @@ impl StandIn {
     ///     ["LPUSH", "jobs", ..] => Some(Value::Int(3)),
     ///     _ => None,
     /// });
-    /// let lease = stand_in.locks()?.lock("jobs").acquire(Duration::from_secs(5))?;
+    /// let lease = stand_in.locks()?.lock("jobs").acquire(Duration::from_secs(30))?;
     /// let (jobs,): (u64,) = lease.commit_returning(|pipe| {
     ///     pipe.lpush("jobs", "report");
     /// })?;
@@ -288,7 +288,7 @@ impl StandIn {
     ///     (Action::Commit, "report") => Some(Failure::Refused("OOM no memory")),
     ///     _ => None,
     /// });
-    /// let lease = stand_in.locks()?.lock("report").acquire(Duration::from_secs(5))?;
+    /// let lease = stand_in.locks()?.lock("report").acquire(Duration::from_secs(30))?;
     /// let refused = lease.commit(|pipe| {
     ///     pipe.set("report:text", "all is well");
     /// });

@@ -10,7 +10,7 @@ use leasehold::{
 
 /// Moves 5 from wallet 7 to wallet 8. False: there is too little.
 fn pay(locks: &Locks) -> Result<bool> {
-    let lease = locks.lock("order:4711").acquire(Duration::from_secs(5))?;
+    let lease = locks.lock("order:4711").acquire(Duration::from_secs(30))?;
     let paid = lease.transaction(&["wallet:7"], |conn, pipe| {
         let funds: Option<i64> = conn.get("wallet:7")?;
         if funds.unwrap_or(0) < 5 {

@@ -52,7 +52,7 @@ use slot_map::slot_of;
 /// use leasehold::{Nodes, acquire_lock_with_timeout, release_lock};
 ///
 /// let nodes = Nodes::connect("redis+cluster://10.0.0.1:7000,10.0.0.2:7000,10.0.0.3:7000")?;
-/// let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(30));
+/// let (wait, lease) = (Duration::from_secs(60), Duration::from_secs(30));
 /// let token = nodes.run("report", |conn| {
 ///     acquire_lock_with_timeout(conn, "report", wait, lease)
 /// })?;

@@ -64,7 +64,7 @@ impl Lease {
     /// use std::time::Duration;
     ///
     /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
-    /// let lease = locks.lock("report:daily").acquire(Duration::from_secs(5))?;
+    /// let lease = locks.lock("report:daily").acquire(Duration::from_secs(30))?;
     /// lease.commit(|pipe| {
     ///     pipe.set("report:text", "all is well");
     ///     pipe.incr("report:editions", 1);
@@ -88,7 +88,7 @@ impl Lease {
     /// # Examples
     /// ```no_run
     /// # let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
-    /// # let lease = locks.lock("report:daily").acquire(std::time::Duration::from_secs(5))?;
+    /// # let lease = locks.lock("report:daily").acquire(std::time::Duration::from_secs(30))?;
     /// let (editions,): (u64,) = lease.commit_returning(|pipe| {
     ///     pipe.set("report:text", "all is well").ignore();
     ///     pipe.incr("report:editions", 1);
@@ -118,7 +118,7 @@ impl Lease {
     /// # Examples
     /// ```no_run
     /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
-    /// # let wait = std::time::Duration::from_secs(5);
+    /// # let wait = std::time::Duration::from_secs(30);
     /// # let lease = leasehold::Locks::new(&pool)?.lock("a").acquire(wait)?;
     /// let mut conn = pool.get()?;
     /// let () = lease.commit_on(&mut conn, |pipe| {
@@ -143,11 +143,13 @@ impl Lease {
 
     /// Like [`commit`](Self::commit), at most once for this operation id.
     ///
-    /// A commit without a reply can be repeated, under this lease or another one of the same lock,
-    /// without being executed twice.
+    /// A commit without a reply can be repeated, under this lease or another one of the same lock:
+    /// for as long as the server has its mark, it is not executed twice.
     ///
-    /// The transaction also writes a mark: a key that expires after `remember`, 1 ms to 24 h. A
-    /// later call with the same id finds the mark and writes nothing. Repeat within that time.
+    /// The transaction also writes that mark: a key that expires after `remember`, 1 ms to 24 h. A
+    /// later call with the same id finds the mark and writes nothing. Repeat within that time. A
+    /// server that loses its data, or evicts keys (`maxmemory-policy` other than `noeviction`), may
+    /// lose the mark and keep the writes: then a repeat writes again.
     ///
     /// **The id must name the run**, as `2026-11-27/item:4711` does. A job that uses `item:4711`
     /// every night writes nothing on the second night if the mark of the first remains.
@@ -175,7 +177,7 @@ impl Lease {
     /// let lock = locks.lock("items");
     /// let id = format!("{}/item:{}", night(), item()); // 2026-11-27/item:4711
     /// let committed = loop {
-    ///     let lease = lock.acquire(Duration::from_secs(5))?;
+    ///     let lease = lock.acquire(Duration::from_secs(30))?;
     ///     let an_hour = Duration::from_secs(3_600);
     ///     match lease.commit_once(&id, an_hour, |pipe| { pipe.incr("items:done", 1); }) {
     ///         Err(error @ Error::Unknown { .. }) => eprintln!("again: {error}"),
@@ -220,7 +222,7 @@ impl Lease {
     /// # Examples
     /// ```no_run
     /// # let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
-    /// # let lease = locks.lock("report:daily").acquire(std::time::Duration::from_secs(5))?;
+    /// # let lease = locks.lock("report:daily").acquire(std::time::Duration::from_secs(30))?;
     /// lease.commit_and_release(|pipe| {
     ///     pipe.set("report:text", "all is well");
     /// })?;
@@ -295,7 +297,7 @@ impl Lease {
     /// use leasehold::{Locks, redis::Commands};
     ///
     /// let locks = Locks::connect("redis://127.0.0.1/")?;
-    /// let lease = locks.lock("order:4711").acquire(Duration::from_secs(5))?;
+    /// let lease = locks.lock("order:4711").acquire(Duration::from_secs(30))?;
     /// let paid = lease.transaction(&["wallet:7"], |conn, pipe| {
     ///     let funds: Option<i64> = conn.get("wallet:7")?;
     ///     if funds.unwrap_or(0) < 5 {

@@ -65,7 +65,7 @@ pub(super) const CHECK: &str = "Lease::check";
 /// # fn pages() -> Vec<u32> { Vec::new() }
 /// # fn rebuild(page: u32) {}
 /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
-/// let lease = locks.lock("report:daily").acquire(Duration::from_secs(5))?;
+/// let lease = locks.lock("report:daily").acquire(Duration::from_secs(30))?;
 /// for page in pages() {
 ///     lease.check()?; // stops as soon as the lock is lost
 ///     rebuild(page);

@@ -114,7 +114,7 @@ impl Lock {
     ///
     /// let locks = Locks::connect("redis://127.0.0.1/")?;
     /// let lock = locks.lock("report:daily");
-    /// match lock.acquire(Duration::from_secs(5)) {
+    /// match lock.acquire(Duration::from_secs(30)) {
     ///     Ok(lease) => {
     ///         // the work
     ///         lease.release()?;

@@ -66,7 +66,7 @@ use uuid::Uuid;
 ///
 /// # fn rebuild(edition: Option<leasehold::FencingToken>) {}
 /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
-/// let lease = locks.lock("report:daily").acquire(Duration::from_secs(5))?;
+/// let lease = locks.lock("report:daily").acquire(Duration::from_secs(30))?;
 /// rebuild(lease.fencing_token());
 /// lease.release()?;
 /// # Ok::<(), leasehold::Error>(())
@@ -161,7 +161,7 @@ impl Locks {
     ///
     /// let nodes = Nodes::connect("redis+cluster://10.0.0.1:7000,10.0.0.2:7000,10.0.0.3:7000")?;
     /// let lock = Locks::on_nodes(&nodes).lock("report:daily");
-    /// let lease = lock.acquire(Duration::from_secs(5))?;
+    /// let lease = lock.acquire(Duration::from_secs(30))?;
     /// lease.release()?;
     /// # Ok::<(), leasehold::Error>(())
     /// ```
@@ -210,8 +210,8 @@ impl Locks {
     ///
     /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
     /// let lock = locks.reentrant("accounts");
-    /// let outer = lock.acquire(Duration::from_secs(5))?;
-    /// let inner = lock.acquire(Duration::from_secs(5))?; // the same thread: at once
+    /// let outer = lock.acquire(Duration::from_secs(30))?;
+    /// let inner = lock.acquire(Duration::from_secs(30))?; // the same thread: at once
     /// inner.release()?;
     /// outer.release()?; // now it is free
     /// # Ok::<(), leasehold::Error>(())
@@ -228,8 +228,8 @@ impl Locks {
     /// use std::time::Duration;
     ///
     /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
-    /// let one = locks.read("catalogue").acquire(Duration::from_secs(5))?;
-    /// let another = locks.read("catalogue").acquire(Duration::from_secs(5))?; // both at once
+    /// let one = locks.read("catalogue").acquire(Duration::from_secs(30))?;
+    /// let another = locks.read("catalogue").acquire(Duration::from_secs(30))?; // both at once
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn read(&self, name: &str) -> Lock {
@@ -245,7 +245,7 @@ impl Locks {
     ///
     /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
     /// // While a writer waits, new readers wait too.
-    /// let lease = locks.write("catalogue").acquire(Duration::from_secs(5))?;
+    /// let lease = locks.write("catalogue").acquire(Duration::from_secs(30))?;
     /// lease.release()?;
     /// # Ok::<(), leasehold::Error>(())
     /// ```
@@ -268,7 +268,7 @@ impl Locks {
     ///
     /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
     /// let partner_api = locks.semaphore("partner-api", 3);
-    /// let lease = partner_api.acquire(Duration::from_secs(5))?; // one of at most three
+    /// let lease = partner_api.acquire(Duration::from_secs(30))?; // one of at most three
     /// println!("{:?} permits are free", partner_api.inspect()?.free_permits());
     /// lease.release()?;
     /// # Ok::<(), leasehold::Error>(())
@@ -285,7 +285,7 @@ impl Locks {
     ///
     /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
     /// let both = locks.all_of(["account:4711", "account:4712"]);
-    /// let leases = both.acquire(Duration::from_secs(5))?;
+    /// let leases = both.acquire(Duration::from_secs(30))?;
     /// // move the money
     /// leases.release()?;
     /// # Ok::<(), leasehold::Error>(())

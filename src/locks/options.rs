@@ -207,7 +207,7 @@ impl Options {
     /// thread::scope(|threads| {
     ///     for _ in 0..8 {
     ///         threads.spawn(|| {
-    ///             let ran = lock.run(Duration::from_secs(5), |_lease| { /* very short work */ });
+    ///             let ran = lock.run(Duration::from_secs(30), |_lease| { /* very short work */ });
     ///             if let Err(error) = ran.and_then(Ran::unless_lost) {
     ///                 eprintln!("{error}");
     ///             }

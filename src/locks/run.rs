@@ -78,7 +78,7 @@ impl Lock {
     /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
     /// let ran = locks
     ///     .lock("report:daily")
-    ///     .run(Duration::from_secs(5), |_lease| count_pages())?;
+    ///     .run(Duration::from_secs(30), |_lease| count_pages())?;
     /// report(ran.value); // it has run, once
     /// if let Err(error) = ran.released {
     ///     eprintln!("after the report: {error}"); // lost meanwhile, or maybe not free yet

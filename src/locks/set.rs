@@ -53,7 +53,7 @@ impl LockSet {
     ///
     /// let locks = Locks::connect("redis://127.0.0.1/")?;
     /// let set = LockSet::of([locks.lock("order:4711"), locks.read("prices")]);
-    /// let leases = set.acquire(Duration::from_secs(5))?;
+    /// let leases = set.acquire(Duration::from_secs(30))?;
     /// leases.release()?;
     /// # Ok::<(), leasehold::Error>(())
     /// ```
@@ -92,7 +92,7 @@ impl LockSet {
     ///
     /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
     /// let set = locks.all_of(["account:4711", "account:4712"]);
-    /// let leases = set.acquire(Duration::from_secs(5))?;
+    /// let leases = set.acquire(Duration::from_secs(30))?;
     /// // move the money
     /// leases.release()?;
     /// # Ok::<(), leasehold::Error>(())
@@ -225,7 +225,7 @@ impl Leases {
     /// ```no_run
     /// # use std::time::Duration;
     /// # let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
-    /// let leases = locks.all_of(["account:1", "account:2"]).acquire(Duration::from_secs(5))?;
+    /// let leases = locks.all_of(["account:1", "account:2"]).acquire(Duration::from_secs(30))?;
     /// leases.commit(|pipe| {
     ///     pipe.decr("balance:1", 5).incr("balance:2", 5);
     /// })?;
@@ -256,7 +256,7 @@ impl Leases {
     /// use leasehold::{Locks, redis::Commands};
     ///
     /// let locks = Locks::connect("redis://127.0.0.1/")?;
-    /// let leases = locks.all_of(["account:1", "account:2"]).acquire(Duration::from_secs(5))?;
+    /// let leases = locks.all_of(["account:1", "account:2"]).acquire(Duration::from_secs(30))?;
     /// let moved = leases.transaction(&[], |conn, pipe| {
     ///     let funds: Option<i64> = conn.get("balance:1")?;
     ///     if funds.unwrap_or(0) < 5 {

@@ -93,7 +93,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// let token = leasehold::acquire_lock_with_timeout(
 ///     &mut conn,
 ///     "report",
-///     Duration::from_secs(5),
+///     Duration::from_secs(60),
 ///     Duration::from_secs(30),
 /// )?;
 /// # Ok::<(), leasehold::Error>(())

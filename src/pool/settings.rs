@@ -68,7 +68,7 @@ impl Default for PoolBuilder {
 impl PoolBuilder {
     /// Sets the greatest number of connections, 1 to 10,000. Default 10.
     ///
-    /// A thread needs one while it calls functions on it. Each costs the server about 20 kB of
+    /// A thread needs one while it calls functions on it. Each costs the server about 15 kB of
     /// memory. With fewer connections than threads, threads wait for each other, up to
     /// [`get_timeout`](Self::get_timeout).
     pub fn max_size(mut self, connections: u32) -> Self {

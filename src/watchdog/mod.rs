@@ -78,7 +78,7 @@ use crate::{
 /// let watchdog = Watchdog::start(&pool)?;
 ///
 /// let mut conn = pool.get()?;
-/// let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(10));
+/// let (wait, lease) = (Duration::from_secs(30), Duration::from_secs(10));
 /// if let Some(token) = acquire_lock_with_timeout(&mut conn, "report", wait, lease)? {
 ///     let renewal = watchdog.keep(&Hold::mutex("report", &token)?, lease)?;
 ///     while renewal.is_held() && rebuild_next_page().is_some() {
@@ -147,7 +147,7 @@ impl Watchdog {
     /// let nodes = Nodes::connect("redis+cluster://10.0.0.1:7000,10.0.0.2:7000")?;
     /// let watchdog = Watchdog::on_nodes(&nodes);
     ///
-    /// let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(10));
+    /// let (wait, lease) = (Duration::from_secs(30), Duration::from_secs(10));
     /// let token = nodes.run("report", |conn| {
     ///     acquire_lock_with_timeout(conn, "report", wait, lease)
     /// })?;

@@ -9,16 +9,18 @@ use redis::{Commands, Connection};
 
 use super::connect;
 use crate::common::{
-    Cluster, LONG, MS, Sentinels,
+    Cluster, LONG, MS, SLACK, Sentinels,
     hold::{comes_true, every_kind},
     sentinels::{Plan, in_step},
-    wait::tracked_keys,
+    wait::{comes_true_within, tracked_keys},
 };
 
 /// Longer than any test.
 const LEASE: Duration = Duration::from_secs(600);
 /// The watchdog renews after a third of this, which is longer than any test.
 const SHORT: Duration = Duration::from_secs(60);
+/// After the promotion, and before the renewal is repeated.
+const REPEATED: Duration = Duration::from_secs(2);
 const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A group; with its gate shut, only clients reach the master.
@@ -75,7 +77,9 @@ fn a_renewal_lost_in_a_crash_is_repeated_on_the_new_master() {
     let mut next = group.servers[1].connection().unwrap();
     let at_first = left(&mut next, &names);
     assert!(at_first.iter().all(|left| *left <= SHORT), "{at_first:?}");
-    let are_long = comes_true(|| left(&mut next, &names).iter().all(is_long));
+    let are_long = comes_true_within(REPEATED + SLACK, || {
+        left(&mut next, &names).iter().all(is_long)
+    });
     assert!(are_long, "{:?}", left(&mut next, &names));
     for lease in leases {
         assert!(lease.is_held() && lease.remaining() <= LEASE);
@@ -135,6 +139,9 @@ fn a_renewal_lost_by_a_shard_is_repeated_on_its_new_master() {
     let mut next = cluster.nodes[3].connection().unwrap();
     let at_first = left(&mut next, &names);
     assert!(at_first.iter().all(|left| *left <= SHORT), "{at_first:?}");
-    assert!(comes_true(|| left(&mut next, &names).iter().all(is_long)));
+    let are_long = comes_true_within(REPEATED + SLACK, || {
+        left(&mut next, &names).iter().all(is_long)
+    });
+    assert!(are_long, "{:?}", left(&mut next, &names));
     assert!(leases.iter().all(Lease::is_held));
 }

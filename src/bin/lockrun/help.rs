@@ -35,7 +35,7 @@ Examples:
       passes the fencing token on, and prints each step
   lockrun --name partner-api --permits 3 --wait 1h -- /usr/local/bin/sync-orders
       at most three run at once, on all hosts together; a fourth waits up to an hour
-  lockrun --name account:4711 --name account:4712 --wait 1m -- /usr/local/bin/transfer
+  lockrun --name account:4711 --name account:4712 --wait 2m -- /usr/local/bin/transfer
       waits up to a minute for both locks
   lockrun --name backup --status
       prints who holds the lock, since when, and when it ends

@@ -1,4 +1,4 @@
-//! Runs a command under a lock: `lockrun --name backup --wait 30s --lease 60s -- command args…`.
+//! Runs a command under a lock: `lockrun --name backup --wait 2m --lease 60s -- command args…`.
 //!
 //! See `lockrun --help`; `docs/lockrun.md` lists the failures it handles.
 //!

@@ -175,7 +175,7 @@ pub fn try_acquire(
 ///
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// # let mut conn = pool.get()?;
-/// let (token, wait) = (Token::random(), Duration::from_secs(5));
+/// let (token, wait) = (Token::random(), Duration::from_secs(90));
 /// let end = End::After(Duration::from_secs(60));
 /// let granted = mutex::acquire(&mut conn, "report", &token, wait, end)?;
 /// # Ok::<(), leasehold::Error>(())

@@ -76,7 +76,7 @@ pub fn try_acquire_read(
 ///
 /// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// let mut conn = pool.get()?;
-/// let (token, wait, lease) = (Token::random(), Duration::from_secs(5), Duration::from_secs(10));
+/// let (token, wait, lease) = (Token::random(), Duration::from_secs(30), Duration::from_secs(10));
 /// if read_write::acquire_read(&mut conn, "prices", &token, wait, lease)? {
 ///     // … read them …
 ///     read_write::release_read(&mut conn, "prices", &token)?;
@@ -234,7 +234,7 @@ pub fn try_acquire_write(
 ///
 /// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// let mut conn = pool.get()?;
-/// let (token, wait, lease) = (Token::random(), Duration::from_secs(5), Duration::from_secs(10));
+/// let (token, wait, lease) = (Token::random(), Duration::from_secs(30), Duration::from_secs(10));
 /// if let Some(grant) = read_write::acquire_write(&mut conn, "prices", &token, wait, lease)? {
 ///     println!("storing the prices as edition {}", grant.fencing_token());
 ///     read_write::release_write(&mut conn, "prices", &token)?;

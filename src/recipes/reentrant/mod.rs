@@ -171,7 +171,7 @@ pub fn try_acquire(
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// # let mut conn = pool.get()?;
 /// let (owner, token) = (Owner::new("night job")?, Token::random());
-/// let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(60));
+/// let (wait, lease) = (Duration::from_secs(90), Duration::from_secs(60));
 /// let granted = reentrant::acquire(&mut conn, "report", &owner, &token, wait, lease)?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```

@@ -136,7 +136,7 @@ pub fn try_acquire(
 ///
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// # let mut conn = pool.get()?;
-/// let (token, wait) = (Token::random(), Duration::from_secs(5));
+/// let (token, wait) = (Token::random(), Duration::from_secs(30));
 /// let lease = Duration::from_secs(10);
 /// let granted = semaphore::acquire(&mut conn, "partner-api", 3, &token, wait, lease)?;
 /// # Ok::<(), leasehold::Error>(())

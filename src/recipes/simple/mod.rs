@@ -152,7 +152,7 @@ pub fn acquire_lock(
 ///
 /// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// let mut conn = pool.get()?;
-/// let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(60));
+/// let (wait, lease) = (Duration::from_secs(90), Duration::from_secs(60));
 /// if let Some(token) = acquire_lock_with_timeout(&mut conn, "report", wait, lease)? {
 ///     // … less than a minute of work …
 ///     let was_ours_to_the_end = release_lock(&mut conn, "report", &token)?;

@@ -49,7 +49,7 @@ const WITH_LOCKS: &str = "with_locks";
 /// use leasehold::{redis::Commands, with_locks};
 ///
 /// let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
-/// let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(60));
+/// let (wait, lease) = (Duration::from_secs(90), Duration::from_secs(60));
 /// let accounts = ["account:4711", "account:4712"];
 /// let Some(ran) = with_locks(&mut conn, &accounts, wait, lease, |conn, _tokens| {
 ///     conn.decr::<_, _, ()>("balance:4711", 5)?;

@@ -55,7 +55,7 @@ const RELEASES: u32 = 100;
 /// use leasehold::{redis::Commands, with_lock};
 ///
 /// let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
-/// let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(60));
+/// let (wait, lease) = (Duration::from_secs(90), Duration::from_secs(60));
 /// let Some(ran) = with_lock(&mut conn, "report", wait, lease, |conn, _token| {
 ///     conn.set::<_, _, ()>("report:text", "all is well")
 /// })?
@@ -172,7 +172,7 @@ pub fn transaction_while_held<T>(
 /// use leasehold::{redis::Commands, transaction_with_lock};
 ///
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
-/// let (wait, lease) = (Duration::from_secs(5), Duration::from_secs(10));
+/// let (wait, lease) = (Duration::from_secs(30), Duration::from_secs(10));
 /// let keys = ["wallet:7", "wallet:8"];
 /// let left = transaction_with_lock(&mut conn, "order:4711", wait, lease, &keys, |conn, pipe| {
 ///     let funds: i64 = conn.get("wallet:7")?;

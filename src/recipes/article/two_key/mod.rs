@@ -141,7 +141,7 @@ impl Keys {
 /// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// let mut conn = pool.get()?;
 /// let keys = two_key::Keys::new("readKey", "writeKey")?;
-/// let (token, wait, lease) = (Token::random(), Duration::from_secs(5), Duration::from_secs(10));
+/// let (token, wait, lease) = (Token::random(), Duration::from_secs(30), Duration::from_secs(10));
 /// if two_key::acquire_read(&mut conn, &keys, &token, wait, lease)? {
 ///     // … read …
 ///     two_key::release_read(&mut conn, &keys, &token)?;
@@ -181,7 +181,7 @@ pub fn acquire_read(
 /// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// let mut conn = pool.get()?;
 /// let keys = two_key::Keys::new("readKey", "writeKey")?;
-/// let (token, wait, lease) = (Token::random(), Duration::from_secs(5), Duration::from_secs(10));
+/// let (token, wait, lease) = (Token::random(), Duration::from_secs(30), Duration::from_secs(10));
 /// if two_key::acquire_write(&mut conn, &keys, &token, wait, lease)? {
 ///     // … write …
 ///     two_key::release_write(&mut conn, &keys, &token)?;
