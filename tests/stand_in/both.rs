@@ -359,6 +359,63 @@ fn two_kinds_with_one_name_are_an_error() {
     });
 }
 
+/// What a job has written to a lock's key, before the lock is acquired and while it is held.
+#[test]
+fn a_key_of_a_job_is_as_foreign_as_on_a_server() {
+    let jobs: [&[&str]; 5] = [
+        &["SET", "KEY", "theirs"],
+        &["HSET", "KEY", "theirs", "2"],
+        &["HSET", "KEY", "theirs", "0"],
+        &["HSET", "KEY", "word", "text"],
+        &["HSET", "KEY", "one", "1", "two", "2"],
+    ];
+    on_both(|world| {
+        let mut conn = world.pool().get().unwrap();
+        let mut run = |words: &[&str], lock: &Lock| {
+            let key = format!("lock:{}", lock.name());
+            let words: Vec<_> = words.iter().map(|word| word.replace("KEY", &key)).collect();
+            let mut command = redis::cmd(&words[0]);
+            command
+                .arg(&words[1..])
+                .query::<u8>(&mut *conn)
+                .unwrap_or(9)
+        };
+        let mut seen = Vec::new();
+        for job in jobs {
+            let locks = world.locks().with(Options::new().renewal(false));
+            for lock in every_kind(&locks) {
+                run(job, &lock);
+                let tried = lock.try_acquire();
+                let is_refused = matches!(tried, Ok(None));
+                let found = lock.inspect().unwrap();
+                seen.push(format!(
+                    "{job:?} {}: {} {is_refused} {} {} {} {} {}",
+                    lock.name(),
+                    told(&tried),
+                    told(&lock.acquire(MS)),
+                    found.is_foreign(),
+                    found.holders().len(),
+                    told(&lock.force_release()),
+                    run(&["DEL", "KEY"], &lock),
+                ));
+                for asks in [true, false] {
+                    let lease = lock.acquire(LONG).unwrap();
+                    run(&["DEL", "KEY"], &lock);
+                    run(job, &lock);
+                    let failed = if asks {
+                        lease.verify()
+                    } else {
+                        lease.release()
+                    };
+                    seen.push(format!("{job:?} {}: {}", lock.name(), told(&failed)));
+                    run(&["DEL", "KEY"], &lock);
+                }
+            }
+        }
+        seen
+    });
+}
+
 #[test]
 fn run_once_does_not_run_again_within_the_period() {
     on_both(|world| {

@@ -251,7 +251,38 @@ impl Entry {
         }
     }
 
-    fn hash(&self) -> RedisResult<Hash> {
+    /// Returns the type of what a job has written to a lock's key, and what a look at the lock
+    /// tells of it: nothing if it is not a lock of another program.
+    pub(super) fn written_by_a_job(&self) -> Option<(&'static str, Vec<Value>)> {
+        match &self.data.as_ref()?.value {
+            DataValue::Text(text) => Some(("string", vec![Value::BulkString(text.clone())])),
+            DataValue::Hash(hash) if hash.len() == 1 => {
+                let pairs = hash.iter().filter(|(_, count)| is_count(count));
+                let told = pairs.flat_map(|(owner, count)| [owner.clone(), count.clone()]);
+                Some(("hash", told.map(Value::BulkString).collect()))
+            }
+            DataValue::Hash(_) => Some(("hash", Vec::new())),
+        }
+    }
+
+    /// True if a job has written an owner and a count, as the notes' scripts do: then that owner
+    /// has the reentrant lock.
+    ///
+    /// # Errors
+    /// It has written something else.
+    pub(super) fn is_a_count_of_a_job(&self) -> RedisResult<bool> {
+        match self.written_by_a_job() {
+            None => Ok(false),
+            Some(("hash", told)) if !told.is_empty() => Ok(true),
+            Some(("hash", _)) => Err(refused(
+                "WRONGKIND",
+                "a hash that is not one owner and a count",
+            )),
+            Some(_) => Err(wrong_type()),
+        }
+    }
+
+    pub(super) fn hash(&self) -> RedisResult<Hash> {
         match (&self.lock, &self.data) {
             (
                 None,
@@ -314,7 +345,7 @@ impl Entry {
 
     /// Returns the milliseconds left. The error is the reply for a key that is missing or has no
     /// end.
-    fn millis_left(&self, now: Now) -> Result<i64, i64> {
+    pub(super) fn millis_left(&self, now: Now) -> Result<i64, i64> {
         let end = match (&self.lock, &self.data) {
             (Some(lock), _) => Some(lock.end),
             (None, Some(data)) => data.end,
@@ -384,6 +415,13 @@ fn number(word: &[u8]) -> RedisResult<i64> {
 fn sum(before: Option<&Vec<u8>>, by: i64) -> RedisResult<i64> {
     let before = before.map_or(Ok(0), |before| number(before))?;
     before.checked_add(by).ok_or_else(not_a_number)
+}
+
+fn is_count(value: &[u8]) -> bool {
+    let count = std::str::from_utf8(value)
+        .ok()
+        .and_then(|it| it.parse().ok());
+    count.is_some_and(|count: u64| count > 0)
 }
 
 fn not_a_number() -> RedisError {

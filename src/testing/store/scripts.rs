@@ -13,7 +13,11 @@ impl Entry {
             ("INSPECT", [_, _]) => Ok(self.inspected(now)),
             ("FORCE_RELEASE", [_, _]) => {
                 let found = self.inspected(now);
-                let was_held = self.lock.take().is_some();
+                let was_a_job = self
+                    .written_by_a_job()
+                    .is_some_and(|(_, told)| !told.is_empty());
+                self.data.take_if(|_| was_a_job);
+                let was_held = self.lock.take().is_some() || was_a_job;
                 Ok(Value::Array(vec![yes(was_held), found]))
             }
             // The plain command does not check the key's type.
@@ -50,7 +54,7 @@ impl Entry {
     fn inspected(&self, now: Now) -> Value {
         let pair = |field: &str, value: String| [text(field), text(&value)];
         let (kind, fields) = match self.value() {
-            None => ("none", Vec::new()),
+            None => self.written_by_a_job().unwrap_or(("none", Vec::new())),
             Some(LockValue::Mutex(token)) => ("string", vec![text(token)]),
             Some(LockValue::Reentrant(entered)) => {
                 let count = entered.count().to_string();
@@ -64,7 +68,7 @@ impl Entry {
             }
             Some(LockValue::Semaphore(permits)) => ("zset", Permit::told(permits)),
         };
-        let left = (self.lock.as_ref()).map_or(-2, |lock| millis_until(lock.end, now));
+        let left = self.millis_left(now).unwrap_or_else(|none| none);
         let Companion { token, owner, .. } = &self.companion;
         let companion = vec![
             digits(self.companion.fence),
@@ -115,11 +119,8 @@ impl Entry {
     }
 
     fn mutex(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
-        let holder = match self.value() {
-            None => None,
-            Some(LockValue::Mutex(holder)) => Some(holder.clone()),
-            Some(_) => return Err(wrong_type()),
-        };
+        let holder = self.text()?;
+        let holder = holder.as_deref().map(String::from_utf8_lossy);
         let holder = holder.as_deref();
         match (script, words) {
             ("ACQUIRE_MUTEX", [_, _, token, lease, who, more @ ..]) if more.len() <= 2 => {
@@ -167,6 +168,7 @@ impl Entry {
     }
 
     fn reentrant(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
+        let is_a_jobs = self.is_a_count_of_a_job()?;
         match self.value() {
             None | Some(LockValue::Reentrant(_)) => {}
             Some(LockValue::Mutex(_) | LockValue::Semaphore(_)) => return Err(wrong_type()),
@@ -178,6 +180,9 @@ impl Entry {
             }
         }
         match (script, words) {
+            ("ACQUIRE_REENTRANT", [.., tell]) if is_a_jobs => {
+                Ok(self.refusal(tell, Value::Nil, now))
+            }
             ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, tell]) => {
                 self.enter(owner, token, now.after(number(lease)?), tell, now)
             }
@@ -272,6 +277,10 @@ impl Entry {
 
     fn read_write(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
         let ends = match self.value() {
+            None if self.is_there() => {
+                self.hash()?;
+                return Err(refused("WRONGKIND", "a hash that is not a read-write lock"));
+            }
             None => BTreeMap::new(),
             Some(LockValue::ReadWrite(ends)) => ends.clone(),
             Some(LockValue::Mutex(_) | LockValue::Semaphore(_)) => return Err(wrong_type()),
@@ -364,12 +373,10 @@ impl Entry {
     }
 
     fn refusal(&self, tell: &str, bare: Value, now: Now) -> Value {
-        refusal(
-            (self.lock.as_ref()).map_or(0, |lock| lock.end),
-            tell,
-            bare,
-            now,
-        )
+        match tell {
+            "1" => Value::Array(vec![Value::Int(self.millis_left(now).unwrap_or(0))]),
+            _ => bare,
+        }
     }
 }
 

@@ -16,9 +16,9 @@ impl Entry {
         now: Now,
     ) -> RedisResult<Value> {
         let permits = match self.value() {
-            None => Permits::new(),
+            None if !self.is_there() => Permits::new(),
             Some(LockValue::Semaphore(permits)) => permits.clone(),
-            Some(_) => return Err(refused("WRONGKIND", "something in place of a sorted set")),
+            _ => return Err(refused("WRONGKIND", "something in place of a sorted set")),
         };
         match (script, words) {
             ("ACQUIRE_SEMAPHORE", [_, _, token, lease, count, who, tell]) => {
