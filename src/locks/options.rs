@@ -143,9 +143,9 @@ impl Options {
     /// does not wait for replicas.
     ///
     /// If `count` is smaller than the number of replicas, a replica without the lock may be
-    /// promoted. If it is equal, no lock is granted while one replica is down. This is not
-    /// consensus: if a mistake must not happen, the resource must check the [fencing
-    /// token](crate::Lease::fencing_token).
+    /// promoted. If it is equal, no lock is granted, and no renewal counts, while one replica is
+    /// down. This is not consensus: if a mistake must not happen, the resource must check the
+    /// [fencing token](crate::Lease::fencing_token).
     ///
     /// For the plain functions see
     /// [`Hold::confirm_by_replicas`](crate::recipes::Hold::confirm_by_replicas).
