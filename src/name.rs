@@ -26,6 +26,7 @@ const MAX_PREFIX_BYTES: usize = 128;
 /// Suffixes of the keys that belong to a lock. No lock's own key may look like one of them.
 const COMPANION: &str = ":lease";
 const MARK: &str = ":done";
+const PROOF: &str = ":proof";
 const RUN_MARK: &str = ":lease:ran";
 
 /// # Errors
@@ -119,6 +120,12 @@ impl LockName {
     /// of a companion, or of another lock's operation.
     pub(crate) fn mark(&self, operation_id: &str) -> String {
         self.beside(&[MARK, "{", operation_id, "}"].concat())
+    }
+
+    /// Returns the key of one transaction's proof that the lock is held, in the same hash slot.
+    /// Like a mark, it is never another key of ours.
+    pub(crate) fn proof(&self, transaction_id: &str) -> String {
+        self.beside(&[PROOF, "{", transaction_id, "}"].concat())
     }
 }
 
@@ -305,6 +312,9 @@ mod tests {
         let mark = |name| LockName::new(name).unwrap().run_mark();
         assert_eq!(mark("a"), "{lock:a}:lease:ran");
         assert_eq!(mark("{shop}:report"), "lock:{shop}:report:lease:ran");
+        let proof = |name| LockName::new(name).unwrap().proof("id");
+        assert_eq!(proof("a"), "{lock:a}:proof{id}");
+        assert_eq!(proof("{shop}:report"), "lock:{shop}:report:proof{id}");
     }
 
     proptest! {

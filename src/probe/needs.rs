@@ -51,7 +51,7 @@ const FORMS: [(&str, &str); 31] = [
 
 /// The features that do not work without some of these commands.
 /// [`Probe::locks_work`](super::Probe::locks_work) judges by the first.
-pub(super) const NEEDS: [(&str, &str); 8] = [
+pub(super) const NEEDS: [(&str, &str); 9] = [
     (
         "lock",
         "eval evalsha time get hget exists hset pexpire set pttl del",
@@ -74,6 +74,10 @@ pub(super) const NEEDS: [(&str, &str); 8] = [
         "eval evalsha hmget exists time hset pexpire",
     ),
     ("commit or transaction", "watch unwatch multi exec"),
+    (
+        "commit, unless under a mutex",
+        "eval del set pexpireat exists",
+    ),
     ("wait for replicas", "wait"),
     (
         "check of an idle connection and of the version",

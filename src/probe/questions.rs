@@ -355,6 +355,7 @@ impl<'a> Questions<'a> {
             (lock.companion(), "fencing token"),
             (lock.run_mark(), "mark of a run"),
             (lock.mark("a"), "mark of a commit"),
+            (lock.proof("a"), "proof of a commit"),
         ];
         let mut refused = Vec::new();
         for (key, what) in all {

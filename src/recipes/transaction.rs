@@ -1,10 +1,11 @@
 //! Transactions that watch, read, decide and write, and restart if a watched key has changed.
 //!
 //! The first round trip sends, in this order: the `SET` that acquires the lock (if it is not yet
-//! held), `WATCH` of the lock and the keys, the reads that prove the hold, and the closure's first
-//! read. The second sends `MULTI`, the writes and `EXEC`. The closure reads on a
+//! held), `WATCH` of the lock and the keys, the [proof] of the hold, and the closure's first read.
+//! The second sends `MULTI`, the writes and `EXEC`. The closure reads on a
 //! [`WatchedConnection`]. Each restart, an error and a panic drop it, which ends the watch.
 
+mod proof;
 mod watched;
 
 use std::time::Duration;
@@ -18,9 +19,10 @@ use crate::{
     time::Deadline,
     wire::{command, typed},
 };
+pub(crate) use proof::Proof;
 pub use watched::WatchedConnection;
 use watched::check_commands;
-pub(crate) use watched::{Attempted, LockState, Proof, WantedLock, was_interrupted};
+pub(crate) use watched::{Attempted, LockState, WantedLock, was_interrupted};
 
 /// The maximum number of attempts of a commit while the lock stays ours.
 const COMMIT_ATTEMPTS: u32 = 8;

@@ -10,7 +10,9 @@ pub(crate) struct Watched<'a> {
     /// For commands that do not end the watch.
     pub(crate) conn: &'a mut Connection,
     pub(crate) operation: Operation<'a>,
-    /// True if the server may be watching keys.
+    /// Keys that exist only for this transaction.
+    made: &'a [String],
+    /// True if the server may be watching keys, or may have those that were made.
     pub(crate) armed: bool,
 }
 
@@ -25,11 +27,16 @@ pub(crate) struct WatchReplies {
 }
 
 impl<'a> Watched<'a> {
-    /// Watches nothing yet.
-    pub(crate) fn new(conn: &'a mut Connection, operation: Operation<'a>) -> Self {
+    /// Watches nothing yet. The keys that the reads make are deleted with the watch.
+    pub(crate) fn new(
+        conn: &'a mut Connection,
+        operation: Operation<'a>,
+        made: &'a [String],
+    ) -> Self {
         Self {
             conn,
             operation,
+            made,
             armed: false,
         }
     }
@@ -54,7 +61,8 @@ impl<'a> Watched<'a> {
         packed.extend_from_slice(reads);
         let (mut replies, missing) = exchange_partly(self.conn, &packed, watch_at + 1 + count);
         self.armed = match &missing {
-            None => !replies.get(watch_at).is_some_and(is_error),
+            // The reads may watch more, even if the first `WATCH` was refused.
+            None => !self.made.is_empty() || !replies.get(watch_at).is_some_and(is_error),
             Some(error) => is_interrupted(error),
         };
         let others = replies.split_off(watch_at.min(replies.len()));
@@ -66,13 +74,17 @@ impl<'a> Watched<'a> {
     }
 
     /// Executes the commands in one transaction if no watched key has changed. `None`: one has
-    /// changed, and nothing was executed.
+    /// changed, and nothing was executed. Deletes the keys that were made.
     ///
     /// # Errors
     /// `Redis` if nothing was executed, `Partial` if some commands were executed and some refused,
     /// `Unknown` if no valid reply came.
-    pub(crate) fn commit(mut self, writes: &Pipeline) -> Result<Option<Vec<Value>>> {
-        let exchanged = exchange(self.conn, &in_transaction(writes), writes.len() + 2);
+    pub(crate) fn commit(mut self, mut writes: Pipeline) -> Result<Option<Vec<Value>>> {
+        let count = writes.len();
+        if !self.made.is_empty() {
+            writes.del(self.made);
+        }
+        let exchanged = exchange(self.conn, &in_transaction(&writes), writes.len() + 2);
         self.armed = false;
         let operation = self.operation;
         let mut replies = exchanged.map_err(|error| operation.unanswered(None, error))?;
@@ -82,17 +94,22 @@ impl<'a> Watched<'a> {
             Some(Value::ServerError(_)) => {
                 // Only an access list that forbids MULTI but allows the other commands leads here.
                 self.armed = true;
-                return Err(refused(operation, writes, replies));
+                replies.truncate(1 + count);
+                return Err(refused(operation, &writes, replies));
             }
             _ => return Err(senseless(operation)),
         }
         match executed {
             Some(Value::Nil) => Ok(None),
-            Some(Value::Array(results)) if results.iter().any(is_error) => {
-                Err(refused(operation, writes, results))
+            Some(Value::Array(mut results)) if results.len() == writes.len() => {
+                results.truncate(count);
+                if results.iter().any(is_error) {
+                    return Err(refused(operation, &writes, results));
+                }
+                Ok(Some(results))
             }
-            Some(Value::Array(results)) if results.len() == writes.len() => Ok(Some(results)),
             Some(Value::ServerError(aborted)) => {
+                self.armed = !self.made.is_empty();
                 let cause = replies.into_iter().find_map(into_error);
                 Err(operation.failed(cause.unwrap_or_else(|| aborted.into())))
             }
@@ -121,9 +138,15 @@ impl Drop for Watched<'_> {
         if !self.armed {
             return;
         }
-        if let Err(refusal) = redis::cmd("UNWATCH").exec(self.conn)
-            && !refusal.is_io_error()
-        {
+        let mut packed = redis::cmd("UNWATCH").get_packed_command();
+        if !self.made.is_empty() {
+            redis::cmd("DEL")
+                .arg(self.made)
+                .write_packed_command(&mut packed);
+        }
+        let commands = 1 + usize::from(!self.made.is_empty());
+        let replies = exchange(self.conn, &packed, commands);
+        if replies.is_ok_and(|replies| replies.first().is_some_and(is_error)) {
             // An access list that forbids UNWATCH may allow an empty transaction, which also ends
             // the watch.
             let _ = exchange(self.conn, &in_transaction(&Pipeline::new()), 2);

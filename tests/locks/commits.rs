@@ -283,6 +283,26 @@ fn a_commit_repeated_by_its_id_runs_once_wherever_its_connection_is_cut() {
 }
 
 #[test]
+fn threads_that_commit_under_one_hold_do_not_disturb_each_other() {
+    unless_halted(|| {
+        let mut bench = bench();
+        for lock in every_kind(&bench.locks) {
+            let lease = lock.acquire(LONG).unwrap();
+            // The watchdog's first look is over.
+            thread::sleep(30 * MS);
+            thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| (0..20).for_each(|_| lease.commit(count_up).unwrap()));
+                }
+            });
+        }
+        assert_eq!(bench.count(), 5 * 4 * 20);
+        let proofs: Vec<String> = bench.conn.keys("*:proof{*").unwrap();
+        assert!(proofs.is_empty(), "{proofs:?}");
+    });
+}
+
+#[test]
 fn one_of_two_simultaneous_commits_with_one_id_runs() {
     unless_halted(|| {
         let mut bench = bench();

@@ -41,6 +41,7 @@ mod semaphores;
 mod set_failures;
 mod sets;
 mod shared_keys;
+mod too_late;
 #[cfg(feature = "tracing")]
 mod tracing;
 mod transactions;

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{
-    Committed, Error, Lease, LostReason, Options, Owner,
+    Committed, Error, Lease, Locks, LostReason, Options, Owner,
     testing::{Action, Failure, StandIn},
 };
-use redis::{Value, parse_redis_value};
+use redis::{Commands, Value, parse_redis_value};
 
 use crate::{
     common::hold::{comes_true, every_kind},
@@ -62,6 +62,38 @@ fn a_commit_behaves_as_on_a_server() {
             let ends = (stands, released, is_free);
             ((committed, both, answers), ends, (again, refused, lost))
         })
+    });
+}
+
+#[test]
+fn nothing_is_written_after_the_end_of_a_hold_although_another_keeps_the_lock() {
+    on_both(|world| {
+        let (locks, others) = (world.locks(), world.locks());
+        let owner = Owner::new("job").unwrap();
+        let all = |locks: &Locks| {
+            let level = locks.reentrant("level");
+            let level = level.with(Options::new().owner(owner.clone()));
+            [level, locks.read("read"), locks.semaphore("permit", 2)]
+        };
+        let lease = SECOND / 2;
+        let short = || Options::new().lease(lease).renewal(false);
+        let of_both = all(&locks).into_iter().zip(all(&others));
+        let told = of_both.map(|(ours, theirs)| {
+            let _theirs = theirs.acquire(SECOND).unwrap();
+            let ours = ours.with(short()).acquire(SECOND).unwrap();
+            let write = |passes: Duration| {
+                told(&ours.transaction(&[], |conn, pipe| {
+                    let _: Option<u32> = conn.get("b")?;
+                    world.pass(passes);
+                    pipe.incr("b", 1);
+                    Ok(())
+                }))
+            };
+            let told = (write(Duration::ZERO), write(lease + lease / 10));
+            let written: u32 = world.pool().get().unwrap().get("b").unwrap();
+            (told, written)
+        });
+        told.collect::<Vec<_>>()
     });
 }
 

@@ -8,101 +8,18 @@ use redis::{
     ServerError, Value,
 };
 
+use super::proof::{Proof, read_refused};
 use crate::{
-    error::{Error, Operation, Result, is_wrong_type, makes_no_sense},
+    error::{Error, Operation, Result, makes_no_sense},
     name::LockName,
     recipes::wait::until_granted,
     token::Token,
-    wire::{Call, WatchReplies, Watched, command, exchange, is_interrupted, words},
+    wire::{Call, WatchReplies, Watched, exchange, is_interrupted, words},
 };
 
 /// The result of a transaction. The outer error is the transaction's own: an error reply to one of
 /// its commands, or a missing reply. The inner error is the closure's, which may have any cause.
 pub(crate) type Attempted<T> = Result<Result<T>>;
-
-/// Returns true if the values read prove that the lock is ours.
-pub(crate) type IsOurs<'a> = Box<dyn Fn(&[Value]) -> bool + 'a>;
-
-/// The reads that prove, while a lock is watched, that it is ours.
-pub(crate) struct Proof<'a> {
-    /// The keys to watch: one, or those of several locks.
-    pub(super) keys: Vec<&'a str>,
-    reads: Pipeline,
-    checks: Vec<Check<'a>>,
-}
-
-/// One lock of a proof: its name, the number of its reads, and their check.
-struct Check<'a> {
-    name: &'a str,
-    reads: usize,
-    is_ours: IsOurs<'a>,
-}
-
-impl<'a> Proof<'a> {
-    /// Proves by these reads that this lock is ours.
-    pub(crate) fn new(lock: &'a LockName, reads: Pipeline, is_ours: IsOurs<'a>) -> Self {
-        let check = Check {
-            name: lock.text(),
-            reads: reads.len(),
-            is_ours,
-        };
-        Self {
-            keys: vec![lock.key()],
-            reads,
-            checks: vec![check],
-        }
-    }
-
-    /// Proves that a lock is ours whose value is its holder's token.
-    pub(crate) fn by_value(lock: &'a LockName, token: &'a Token) -> Self {
-        let mut reads = Pipeline::with_capacity(1);
-        reads.add_command(command(&["GET", lock.key()]));
-        let is_ours = Box::new(|values: &[Value]| token.is_value(values.first()));
-        Self::new(lock, reads, is_ours)
-    }
-
-    /// Proves that all of these locks are ours.
-    pub(crate) fn of_all(proofs: impl Iterator<Item = Self>) -> Self {
-        let (mut keys, mut reads, mut checks) = (Vec::new(), Pipeline::new(), Vec::new());
-        for proof in proofs {
-            keys.extend(proof.keys);
-            for read in proof.reads.cmd_iter() {
-                reads.add_command(read.clone());
-            }
-            checks.extend(proof.checks);
-        }
-        Self {
-            keys,
-            reads,
-            checks,
-        }
-    }
-
-    /// Returns the name of the first lock that these values do not prove ours.
-    pub(crate) fn not_ours(&self, values: &[Value]) -> Option<&'a str> {
-        let mut rest = values;
-        let mut checks = self.checks.iter();
-        let failed = checks.find(|check| {
-            let (these, others) = rest.split_at(rest.len().min(check.reads));
-            rest = others;
-            !(check.is_ours)(these)
-        });
-        failed.map(|check| check.name)
-    }
-
-    /// # Errors
-    /// [`Error::Lost`]: names the first lock that is not ours.
-    fn check(&self, operation: Operation<'_>, values: &[Value]) -> Result<()> {
-        for (value, read) in values.iter().zip(self.reads.cmd_iter()) {
-            if let Value::ServerError(refusal) = value {
-                return Err(read_refused(operation, words(read).nth(1), refusal));
-            }
-        }
-        self.not_ours(values).map_or(Ok(()), |name| {
-            Err(Operation::new(operation.name, name).lost())
-        })
-    }
-}
 
 /// A lock that the first round trip of a transaction acquires.
 pub(crate) struct WantedLock {
@@ -157,7 +74,7 @@ impl<'a> WatchedConnection<'a> {
         wanted: Option<(&'a WantedLock, &'a mut LockState)>,
     ) -> Self {
         Self {
-            watched: Watched::new(conn, operation),
+            watched: Watched::new(conn, operation, proof.map_or(&[], |proof| &*proof.made)),
             keys,
             proof,
             wanted,
@@ -217,11 +134,7 @@ impl<'a> WatchedConnection<'a> {
     fn begin(&mut self, packed: &[u8], count: usize) -> Result<Vec<Value>> {
         self.has_begun = true;
         let operation = self.watched.operation;
-        let proofs = self.proof.map_or(0, |proof| proof.reads.len());
-        let mut reads = match self.proof {
-            Some(proof) => proof.reads.get_packed_pipeline(),
-            None => Vec::new(),
-        };
+        let (mut reads, proofs) = self.proof.map(Proof::packed).unwrap_or_default();
         reads.extend_from_slice(packed);
         let count = proofs + count;
         let started = match self.enter(&reads, count)? {
@@ -334,7 +247,7 @@ impl<'a> WatchedConnection<'a> {
         if writes.is_empty() {
             return Ok(Some(Vec::new()));
         }
-        let results = self.watched.commit(&writes)?;
+        let results = self.watched.commit(writes)?;
         Ok(results.map(|mut results| {
             results.truncate(count);
             results
@@ -354,16 +267,6 @@ fn carries(error: &Error, refusal: &ServerError) -> bool {
 
 fn over(failure: &Error) -> RedisError {
     RedisError::from((ErrorKind::Client, OVER, failure.to_string()))
-}
-
-fn read_refused(operation: Operation<'_>, key: Option<&[u8]>, refusal: &ServerError) -> Error {
-    let refusal = refusal.clone().into();
-    match key.map(String::from_utf8_lossy) {
-        Some(key) if is_wrong_type(&refusal) => {
-            operation.wrong_kind(format!("a value of another type at `{key}`"))
-        }
-        _ => operation.failed(refusal),
-    }
 }
 
 /// Returns true if the read was interrupted: the server is alive, and may have executed the

@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::{
     Nanos, Now, Store,
-    data::{Words, lock_key, texts},
+    data::{Words, first_key, lock_key, texts},
 };
 use crate::testing::commit::Commit;
 
@@ -62,12 +62,8 @@ impl Store {
             .locks_of(watched.iter().map(|(key, _)| &**key))
             .collect();
         let is_a_write = |words: &Vec<String>| {
-            let key = if words[0] == "EVAL" {
-                words.get(3)
-            } else {
-                words.get(1)
-            };
-            !key.is_some_and(|key| locks.contains(&lock_key(key)))
+            let words: Vec<&str> = words.iter().map(|word| &**word).collect();
+            !first_key(&words).is_some_and(|key| locks.contains(&lock_key(key)))
         };
         let writes: Vec<_> = commands.iter().map(texts).filter(is_a_write).collect();
         if locks.is_empty() || writes.is_empty() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use redis::{RedisError, RedisResult, Value, parse_redis_value};
 
 use super::{
-    Entry, LockValue, MILLI, Nanos, Now, Store,
+    Entry, LockValue, Nanos, Now, Store,
     scripts::{int, millis_until, refused, text, wrong_type, yes},
 };
 use crate::wire::script_named;
@@ -51,7 +51,7 @@ impl Store {
     }
 
     fn answered(&mut self, words: &[&str]) -> Option<Value> {
-        let is_of_a_lock = self.used.contains(lock_key(words.get(1)?));
+        let is_of_a_lock = self.used.contains(lock_key(first_key(words)?));
         self.answer.as_mut().filter(|_| !is_of_a_lock)?(words)
     }
 
@@ -116,10 +116,6 @@ impl Store {
                 let keys = keys.iter().map(|key| text(key)).collect();
                 Ok(Value::Array(vec![text("0"), Value::Array(keys)]))
             }
-            ("HGET", [key, level]) if self.is_beside_a_lock(key) => {
-                let end = |entry: &mut Entry| entry.level_end(level);
-                Ok(self.change(lock_key(key), now, end).0.unwrap_or(Value::Nil))
-            }
             (_, [key, ..]) => {
                 let arguments: Vec<&[u8]> = words.iter().skip(2).map(|word| &**word).collect();
                 let run = |entry: &mut Entry| entry.command(&name, &arguments, now);
@@ -135,11 +131,6 @@ impl Store {
         self.change(key, now, |entry| entry.is_there()).0
     }
 
-    fn is_beside_a_lock(&self, key: &str) -> bool {
-        let lock = lock_key(key);
-        lock != key && self.used.contains(lock)
-    }
-
     fn script(
         &mut self,
         hash: &str,
@@ -148,9 +139,23 @@ impl Store {
         changed: &mut ChangedLocks,
     ) -> RedisResult<Value> {
         let script = script_named(hash).ok_or_else(|| unknown("EVAL"))?;
+        if let ("PROVE", [key, proof, _, field]) = (script, words) {
+            return Ok(self.prove(lock_key(key), proof, field, now));
+        }
         let ran = self.run((script, words.to_vec()), now);
         changed.extend(ran.changed);
         ran.answer
+    }
+
+    /// Sets the proof to end with this hold.
+    fn prove(&mut self, lock: &str, proof: &str, field: &str, now: Now) -> Value {
+        let (end, _) = self.change(lock, now, |entry| entry.hold_end(field));
+        let data = end.map(|end| Data {
+            value: DataValue::Text(b"1".into()),
+            end: Some(end),
+        });
+        self.change(proof, now, |entry| entry.data = data);
+        yes(true)
     }
 }
 
@@ -176,7 +181,7 @@ impl Entry {
             ("PTTL", []) => Ok(Value::Int(
                 self.millis_left(now).unwrap_or_else(|none| none),
             )),
-            ("HGET" | "ZSCORE", [field]) if self.lock.is_some() => Ok(self.holder(field)),
+            ("HGET", [owner]) if self.lock.is_some() => Ok(self.count_of(owner)),
             ("HGET", [field]) => Ok(bulk(self.hash()?.get(*field))),
             ("HMGET", fields) if !fields.is_empty() => {
                 let hash = self.hash()?;
@@ -354,38 +359,45 @@ impl Entry {
         end.map(|end| millis_until(end, now)).ok_or(-1)
     }
 
-    /// Returns the value of this field of a lock that is not a mutex: the count of an owner, or the
-    /// end of a hold.
-    fn holder(&self, field: &[u8]) -> Value {
-        let field = String::from_utf8_lossy(field);
-        let end = |end: &Nanos| (end / MILLI).to_string();
-        let found = match self.value() {
-            Some(LockValue::Reentrant(entered)) if entered.owner == field => {
-                Some(entered.acquisitions.len().to_string())
+    /// Returns the number of times that this owner holds a reentrant lock.
+    fn count_of(&self, owner: &[u8]) -> Value {
+        match self.value() {
+            Some(LockValue::Reentrant(entered)) if entered.owner.as_bytes() == owner => {
+                text(&entered.acquisitions.len().to_string())
             }
-            Some(LockValue::ReadWrite(ends)) => ends.get(&*field).map(end),
-            Some(LockValue::Semaphore(permits)) => permits.get(&*field).map(|it| end(&it.end)),
-            _ => None,
-        };
-        found.map_or(Value::Nil, |found| text(&found))
+            _ => Value::Nil,
+        }
     }
 
-    /// Returns the end of one acquisition of a reentrant lock: the companion's field `t:` and its
-    /// token.
-    fn level_end(&self, field: &str) -> Option<Value> {
-        let Some(LockValue::Reentrant(entered)) = self.value() else {
-            return None;
-        };
-        let end = entered.acquisitions.get(field.strip_prefix("t:")?)?;
-        Some(text(&(end / MILLI).to_string()))
+    /// Returns the end of a hold by its field: `t:` and the token of a reentrant lock's level, the
+    /// field of a reader or writer, or a permit's token.
+    fn hold_end(&self, field: &str) -> Option<Nanos> {
+        match self.value()? {
+            LockValue::Mutex(_) => None,
+            LockValue::Reentrant(entered) => {
+                entered.acquisitions.get(field.strip_prefix("t:")?).copied()
+            }
+            LockValue::ReadWrite(ends) => ends.get(field).copied(),
+            LockValue::Semaphore(permits) => Some(permits.get(field)?.end),
+        }
     }
+}
+
+/// Returns the first key of a command.
+pub(super) fn first_key<'a>(words: &[&'a str]) -> Option<&'a str> {
+    let at = if words.first()?.starts_with("EVAL") {
+        3
+    } else {
+        1
+    };
+    words.get(at).copied()
 }
 
 /// Returns the key of the lock to which this key belongs, or the key itself.
 pub(in crate::testing) fn lock_key(key: &str) -> &str {
-    let beside = [":lease", ":done{"].iter().find_map(|suffix| {
+    let beside = [":lease", ":done{", ":proof{"].iter().find_map(|suffix| {
         let (lock, rest) = key.split_once(suffix)?;
-        (rest.is_empty() || *suffix == ":done{").then_some(lock)
+        (rest.is_empty() || suffix.ends_with('{')).then_some(lock)
     });
     match beside {
         Some(lock) => lock

@@ -2,11 +2,11 @@
 
 use leasehold::{Locks, Options, Probe, Severity};
 
-use super::Bench;
+use super::{Bench, waiting::NOT_A_MUTEX};
 use crate::common::access_list::rules;
 
 /// The probe's name of each kind, and its rows of the table.
-const KINDS: [(&str, &[&str]); 6] = [
+const KINDS: [(&str, &[&str]); 7] = [
     (
         "lock",
         &[
@@ -41,6 +41,7 @@ const KINDS: [(&str, &[&str]); 6] = [
     ),
     ("job once in a period", &["`Lock::run_once`"]),
     ("commit or transaction", &["`Lease::commit`"]),
+    ("commit, unless under a mutex", &[NOT_A_MUTEX]),
 ];
 
 fn probe(bench: &mut Bench, rules: &[String]) -> Probe {
@@ -90,6 +91,7 @@ fn missing_keys_are_reported_by_pattern() {
         "~{lock:app:*}:lease",
         "~{lock:app:*}:lease:ran",
         "~{lock:app:*}:done{*",
+        "~{lock:app:*}:proof{*",
     ];
     let all = |patterns: &[&str]| {
         let patterns = patterns.iter().map(|it| (*it).to_owned());
@@ -107,9 +109,10 @@ fn missing_keys_are_reported_by_pattern() {
         (1, "no fencing token:", Severity::Fails),
         (2, "no mark of a run:", Severity::Limits),
         (3, "no mark of a commit:", Severity::Limits),
+        (4, "no proof of a commit:", Severity::Limits),
     ] {
         // The second pattern also matches the third key.
-        let patterns: Vec<_> = (0..4).filter(|n| *n != at).map(|n| keys[n]).collect();
+        let patterns: Vec<_> = (0..5).filter(|n| *n != at).map(|n| keys[n]).collect();
         let found = probe(&mut bench, &all(&patterns));
         let keys_of = found.finding("keys").unwrap();
         assert_eq!(keys_of.severity, severity, "{found}");

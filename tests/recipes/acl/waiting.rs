@@ -17,6 +17,9 @@ use crate::common::{
     wait::{at_once, calls},
 };
 
+/// The row of what a commit needs in addition under other locks.
+pub(super) const NOT_A_MUTEX: &str = "a commit, unless under a mutex";
+
 type Kind = fn(&Locks, &str) -> Lock;
 
 /// A lock's name, its kind, the kind of the other holder, and the rows of the table that it needs.
@@ -237,20 +240,28 @@ fn without_any_part_of_it_a_lease_asks_again_after_a_pause() {
 }
 
 #[test]
-fn what_the_table_names_for_commit_once_is_enough() {
+fn what_the_table_names_for_commits_is_enough() {
     let server = Server::start().unwrap();
-    let mut needs: Vec<_> = MUTEX.iter().flat_map(|row| rules(row)).collect();
-    needs.extend(["~count", "+incrby"].map(str::to_owned));
-    let done = |needs: &[String]| {
-        let lease = user(&server, "app:a", needs).lock("app:a").acquire(LONG)?;
-        let once = || lease.commit_once("id", LONG, |pipe| _ = pipe.incr("count", 1));
-        Ok::<_, Error>((once()?, once()?))
-    };
-    assert!(matches!(done(&needs), Err(Error::Redis { .. })));
-    needs.extend(rules("`Lease::commit`"));
-    let (first, second) = done(&needs).unwrap();
-    assert_eq!(first, Committed::Now);
-    assert!(matches!(second, Committed::Before(_)), "{second:?}");
+    for (name, kind, _, rows) in ROWS {
+        let done = |needs: &[String]| {
+            let lease = kind(&user(&server, name, needs), name).acquire(LONG)?;
+            let once = || lease.commit_once("id", LONG, |pipe| _ = pipe.incr("count", 1));
+            let both = (once()?, once()?);
+            lease.commit_and_release(|pipe| _ = pipe.incr("count", 1))?;
+            Ok::<_, Error>(both)
+        };
+        let mut needs: Vec<_> = rows.iter().flat_map(|row| rules(row)).collect();
+        needs.extend(["~count", "+incrby"].map(str::to_owned));
+        assert!(matches!(done(&needs), Err(Error::Redis { .. })), "{name}");
+        needs.extend(rules("`Lease::commit`"));
+        if !matches!(name, "app:m" | "app:u") {
+            assert!(matches!(done(&needs), Err(Error::Redis { .. })), "{name}");
+            needs.extend(rules(NOT_A_MUTEX));
+        }
+        let (first, second) = done(&needs).unwrap();
+        assert_eq!(first, Committed::Now);
+        assert!(matches!(second, Committed::Before(_)), "{second:?}");
+    }
 }
 
 #[test]
