@@ -383,7 +383,7 @@ fn waits_for_many_locks_end_within_one_time_out(replicas: u32) {
 
 /// By a `Cancel`, and by a flag that it polls.
 #[test]
-fn a_cancel_ends_at_once_while_all_connections_are_lent() {
+fn a_cancel_and_a_deadline_end_a_wait_while_all_connections_are_lent() {
     at_once([false, true], |by_flag| {
         let server = Server::start().unwrap();
         let client = redis::Client::open(server.url()).unwrap();
@@ -395,7 +395,10 @@ fn a_cancel_ends_at_once_while_all_connections_are_lent() {
         let lent = pool.get().unwrap();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| is_cancelled(&lock.acquire(LONG)));
-            thread::sleep(300 * MS); // it waits for the connection
+            let asked = Instant::now();
+            assert!(lock.acquire(300 * MS).is_err()); // both wait for the connection
+            let took = asked.elapsed();
+            assert!(took >= 300 * MS && took < 400 * MS + SLACK, "{took:?}");
             assert!(!waiter.is_finished());
             let raised = Instant::now();
             match &flag {
