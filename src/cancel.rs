@@ -15,6 +15,7 @@ use std::{
 use parking_lot::Mutex;
 
 /// Waiters poll a flag at this interval: a signal handler may set it, and cannot wake them.
+/// Likewise what else ends their wait.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Cancels every wait for the locks that have it in their options. Clones share their state.
@@ -55,6 +56,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 pub struct Cancel {
     raised: Arc<AtomicBool>,
     waits: Arc<Waits>,
+    /// What else ends the waits. It cannot wake them, so they poll it.
+    also: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
 #[derive(Default)]
@@ -89,7 +92,15 @@ impl Cancel {
     /// Returns true once it is cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.raised.load(Ordering::SeqCst)
+        self.raised.load(Ordering::SeqCst) || self.also.as_ref().is_some_and(|also| also())
+    }
+
+    /// Returns one that also counts as cancelled once `also` returns true.
+    pub(crate) fn or_when(&self, also: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self {
+            also: Some(Arc::new(also)),
+            ..self.clone()
+        }
     }
 
     /// Returns the flag that a signal handler sets to `true`, for `signal_hook::flag::register`.
@@ -103,7 +114,7 @@ impl Cancel {
 
     /// Returns the interval at which a waiting thread must poll the flag; `None` if it need not.
     pub(crate) fn poll_after(&self) -> Option<Duration> {
-        let is_polled = self.waits.flag_is_shared.load(Ordering::SeqCst);
+        let is_polled = self.waits.flag_is_shared.load(Ordering::SeqCst) || self.also.is_some();
         is_polled.then_some(LOOK_AGAIN)
     }
 

@@ -165,8 +165,10 @@ impl EventSink {
 
     /// Calls a hook for a failure, with the number of failures in a row.
     pub(crate) fn failed(&self, error: &Error, call: impl Fn(&dyn Events, u32)) {
-        // A wait that its caller cancelled says nothing about the server.
-        let counted = u32::from(!matches!(error, Error::Cancelled { .. }));
+        // A wait that its caller cancelled, or that its set called off, says nothing about the
+        // server.
+        let is_called_off = matches!(error, Error::Cancelled { .. } | Error::Lost { .. });
+        let counted = u32::from(!is_called_off);
         for hooks in &self.hooks {
             let before = hooks.failures.fetch_add(counted, Ordering::Relaxed);
             let in_a_row = before.saturating_add(1) * counted;

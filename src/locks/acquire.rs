@@ -17,11 +17,15 @@
 //! inside [`ask_for_head`](crate::server::Server::ask_for_head). A place locks the queues, and the
 //! start of a lease locks the keeper, each briefly and never one within the other.
 //!
+//! The wait for a lock of a set is a [`Part`] of the set's: the loss of a lock that the set holds
+//! ends it as a cancel does, and `Contended` tells the set's whole wait.
+//!
 //! Every wait cleans up at its end: it leaves the queue, removes a writer's intent, takes a lock
 //! that was handed over meanwhile, gives back a lock that too few replicas have, and leaves to the
 //! watchdog's thread the release of a lock that an attempt without a reply may have acquired.
 
 use std::{
+    cell::Cell,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -31,10 +35,12 @@ use super::{
     attempts::{AttemptOutcome, Attempts},
     lease::{Lease, LeaseGrant},
     options::Settings,
+    release::let_go_all,
     stack::Stack,
     stacks::Stacks,
 };
 use crate::{
+    cancel::Cancel,
     error::{Error, Operation, Result, unanswered_ahead},
     event::{Acquired, AlreadyRun, Contended, Retrying},
     pool::{HOPS, Limits},
@@ -42,9 +48,9 @@ use crate::{
         hold::{Hold, LockKind},
         once::LastRun,
     },
-    renewing::keeper::Handle,
+    renewing::{keeper::Handle, signal::LostSignal},
     server::{Patience, Reply},
-    time::{Backoff, Deadline},
+    time::{self, Backoff, Deadline},
     waiting::{LastAnswer, Place},
     wire::{BusyReply, Call},
 };
@@ -55,8 +61,66 @@ const WAIT_WHILE_ALL_LENT: Duration = Duration::from_millis(100);
 /// At its deadline a thread waits this long for the reply to the head of its queue, so that a slow
 /// connection does not look like a silent server.
 const ANSWERED_AHEAD: Duration = Duration::from_millis(100);
+/// A silent server gets at least this time to take back what a failed wait leaves.
+const GIVES_BACK_WITHIN: Duration = Duration::from_millis(100);
 /// The longest pause after a failure, unless the settings allow a longer one.
 const LONGEST_DOUBT: Duration = Duration::from_millis(250);
+
+/// The set that a wait is a part of. A lock that is acquired alone is a set of one.
+#[derive(Debug)]
+pub(super) struct Part<'a> {
+    /// The locks of the set that are held. The loss of one ends the wait.
+    held: &'a [Lease],
+    /// When the wait for the set began.
+    since: Instant,
+    /// When the wait for this lock began, on the machine's clock.
+    began: Instant,
+    /// The wait ended without a reply from the server.
+    is_silent: Cell<bool>,
+}
+
+impl<'a> Part<'a> {
+    pub(super) fn new(held: &'a [Lease], since: Instant) -> Self {
+        Self {
+            held,
+            since,
+            began: time::now(),
+            is_silent: Cell::new(false),
+        }
+    }
+
+    /// Returns the deadline for giving back what a failed wait leaves. The call returns at most one
+    /// I/O time-out after its limit, of which the wait may have used a part, or all if the server
+    /// was silent.
+    pub(super) fn gives_back_by(&self, limit: Deadline, answer: Duration) -> Deadline {
+        let late = limit.moment().map(|limit| limit.max(self.began).elapsed());
+        let left = answer.saturating_sub(late.unwrap_or_default());
+        let left = if self.is_silent.get() {
+            Duration::ZERO
+        } else {
+            left
+        };
+        Deadline::after(left.max(GIVES_BACK_WITHIN))
+    }
+
+    /// Adds the loss of a held lock to what cancels the wait.
+    fn cancel(&self, cancel: Option<&Cancel>) -> Option<Cancel> {
+        if self.held.is_empty() {
+            return cancel.cloned();
+        }
+        let lost = LostSignal::of_any(self.held.iter().map(|lease| lease.handle.clone()));
+        let cancel = cancel.cloned().unwrap_or_default();
+        Some(cancel.or_when(move || lost.is_lost()))
+    }
+
+    /// Returns why the wait must end, whatever its attempts met.
+    fn called_off(&self, operation: Operation<'_>, settings: &Settings) -> Result<()> {
+        if settings.is_cancelled() {
+            return Err(operation.cancelled());
+        }
+        (self.held.iter()).try_for_each(|lease| lease.check_for(operation.name))
+    }
+}
 
 /// One wait for one lock, from its first attempt to its result.
 struct Wait<'a> {
@@ -76,6 +140,9 @@ struct Wait<'a> {
     /// False for a call with no time-out.
     waits: bool,
     attempts: Attempts<'a>,
+    part: &'a Part<'a>,
+    /// The caller's `Cancel`, or the loss of a held lock of the set.
+    cancel: Option<&'a Cancel>,
 }
 
 /// Waits for the lock, and makes at least one attempt. The inner error: the work of `run_once` was
@@ -86,12 +153,13 @@ pub(super) fn acquire(
     settings: &Settings,
     hold: Hold,
     timeout: Duration,
+    part: &Part<'_>,
 ) -> Result<Result<Lease, LastRun>> {
     let lease_millis = settings.checked()?;
     settings.check_wait(stacks.limits.answer)?;
-    if settings.is_cancelled() {
-        return Err(operation.cancelled());
-    }
+    part.called_off(operation, settings)?;
+    let cancel = part.cancel(settings.cancel.as_ref());
+    let cancel = cancel.as_ref();
     let hold = if settings.fencing {
         hold
     } else {
@@ -104,7 +172,9 @@ pub(super) fn acquire(
     let deadline = clock.at(started.checked_add(timeout));
     let report =
         |error: &Error| report_retry(operation, settings, clock.since(started), Some(error));
-    let stack = first_stack(stacks, hold.lock_name().key(), settings, deadline, report)?;
+    let pauses = Backoff::between(settings.backoff.first, LONGEST_DOUBT);
+    let key = hold.lock_name().key();
+    let stack = first_stack(stacks, key, pauses, (deadline, cancel), report)?;
     let skew = settings.skew_on(&*stack.server);
     let (first, last) = (settings.backoff.first, settings.backoff.last);
     let wait = Wait {
@@ -126,8 +196,15 @@ pub(super) fn acquire(
         started,
         deadline,
         waits: !timeout.is_zero(),
+        part,
+        cancel,
     };
     wait.until_over(timeout)
+}
+
+/// Returns true if the server did not reply, or there was no connection to it.
+fn is_silence(error: &Error) -> bool {
+    matches!(error, Error::Unknown { .. } | Error::Pool { .. })
 }
 
 /// Reports an attempt that did not get the lock. `None`: someone else holds it.
@@ -147,11 +224,10 @@ fn report_retry(
 fn first_stack(
     stacks: &Stacks,
     key: &str,
-    settings: &Settings,
-    deadline: Deadline,
+    mut pauses: Backoff,
+    (deadline, cancel): (Deadline, Option<&Cancel>),
     report: impl Fn(&Error),
 ) -> Result<Arc<Stack<Lease>>> {
-    let mut pauses = Backoff::between(settings.backoff.first, LONGEST_DOUBT);
     loop {
         let longest = deadline.remaining().max(stacks.limits.connect);
         let stack = stacks.of(key, Deadline::after(longest));
@@ -159,7 +235,8 @@ fn first_stack(
         if let Some(failure) = failure.filter(|_| !deadline.has_passed()) {
             report(failure);
         }
-        if failure.is_none() || settings.is_cancelled() || !pauses.pause(deadline) {
+        let is_cancelled = cancel.is_some_and(Cancel::is_cancelled);
+        if failure.is_none() || is_cancelled || !pauses.pause(deadline) {
             return stack;
         }
     }
@@ -174,10 +251,14 @@ impl Wait<'_> {
         };
         let acquired = acquired.map_err(|error| self.attempts.ended_by(error));
         self.give_back_outstanding(&acquired);
-        if self.settings.is_cancelled() {
-            // If the lock was granted or handed over just before the cancel, it is given back.
-            drop(acquired.ok().flatten().map(Lease::declined));
-            return Err(self.operation.cancelled());
+        (self.part.is_silent).set(acquired.as_ref().is_err_and(is_silence));
+        if let Err(error) = self.part.called_off(self.operation, self.settings) {
+            // If the lock was granted or handed over just before, it is given back.
+            if let Ok(Some(lease)) = acquired {
+                let by = (self.part).gives_back_by(self.deadline, self.stacks.limits.answer);
+                let_go_all(&mut [lease.declined()], by);
+            }
+            return Err(error);
         }
         let acquired = acquired?;
         self.report(acquired.as_ref());
@@ -250,7 +331,7 @@ impl Wait<'_> {
         let mut patience = Patience {
             wait_while_all_lent: self.deadline.remaining().max(WAIT_WHILE_ALL_LENT),
             tells_of_moves: true,
-            cancel: self.settings.cancel.as_ref(),
+            cancel: self.cancel,
             ..Patience::USUAL
         };
         let mut hops = 0;
@@ -285,7 +366,7 @@ impl Wait<'_> {
     fn ask_as_head(&mut self, place: &Place<'_, Settings, Lease, Error>) -> Result<AttemptOutcome> {
         let shared = Arc::clone(&self.stack);
         shared.server.start_telling();
-        let cancel = self.settings.cancel.as_ref();
+        let cancel = self.cancel;
         let waiting = Arc::downgrade(&shared);
         let wake_all = move || {
             if let Some(shared) = waiting.upgrade() {
@@ -352,7 +433,7 @@ impl Wait<'_> {
     /// or else of this thread's attempt before it joined. If the lock may be ours, replies to other
     /// threads do not settle that.
     fn at_deadline(&mut self, place: &Place<'_, Settings, Lease, Error>) -> Result<AttemptOutcome> {
-        let is_cancelled = self.settings.is_cancelled();
+        let is_cancelled = self.cancel.is_some_and(Cancel::is_cancelled);
         let longest = if is_cancelled {
             Duration::ZERO
         } else {
@@ -471,7 +552,7 @@ impl Wait<'_> {
         let left = (self.attempts.busy_until).map(|end| end.saturating_duration_since(now));
         Error::Contended {
             context: self.operation.context(),
-            waited: Some(now.saturating_duration_since(self.started)),
+            waited: Some(now.saturating_duration_since(self.part.since)),
             holder: self.stack.keeper.holder_of(self.key()),
             remaining: left.filter(|left| !left.is_zero()),
         }

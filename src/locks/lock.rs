@@ -1,11 +1,14 @@
 //! `Lock`, which acquires, inspects and force-releases a lock, and `Inspection`.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use redis::{RedisResult, Value};
 
 use super::{
-    acquire::acquire,
+    acquire::{Part, acquire},
     lease::Lease,
     options::{Options, Settings},
     stack::Stack,
@@ -127,7 +130,7 @@ impl Lock {
     /// ```
     pub fn acquire(&self, timeout: Duration) -> Result<Lease> {
         let operation = Operation::new("Lock::acquire", &self.name);
-        self.acquire_as(operation, timeout)
+        self.acquire_as(operation, timeout, &self.alone())
     }
 
     /// Acquires the lock if it is free. `Ok(None)`: someone else holds it.
@@ -149,7 +152,7 @@ impl Lock {
     /// ```
     pub fn try_acquire(&self) -> Result<Option<Lease>> {
         let operation = Operation::new("Lock::try_acquire", &self.name);
-        match self.acquire_as(operation, Duration::ZERO) {
+        match self.acquire_as(operation, Duration::ZERO, &self.alone()) {
             Err(Error::Contended { .. }) => Ok(None),
             acquired => acquired.map(Some),
         }
@@ -259,8 +262,15 @@ impl Lock {
         [&*self.settings.prefix, &self.name].concat()
     }
 
-    pub(super) fn deadline(&self, timeout: Duration) -> Deadline {
-        self.stacks.clock.after(timeout)
+    /// Returns the time now, and after this wait.
+    pub(super) fn now_and_after(&self, timeout: Duration) -> (Instant, Deadline) {
+        let clock = self.stacks.clock;
+        (clock.now(), clock.after(timeout))
+    }
+
+    /// Returns the longest wait for a reply.
+    pub(super) fn longest_answer(&self) -> Duration {
+        self.stacks.limits.answer
     }
 
     /// Refuses an invalid name or option. Sends nothing.
@@ -270,8 +280,18 @@ impl Lock {
         self.settings.check_wait(self.stacks.limits.answer)
     }
 
-    pub(super) fn acquire_as(&self, operation: Operation<'_>, timeout: Duration) -> Result<Lease> {
-        match self.acquire_hold(operation, self.hold(), timeout) {
+    /// A wait for this lock alone.
+    pub(super) fn alone(&self) -> Part<'static> {
+        Part::new(&[], self.stacks.clock.now())
+    }
+
+    pub(super) fn acquire_as(
+        &self,
+        operation: Operation<'_>,
+        timeout: Duration,
+        part: &Part<'_>,
+    ) -> Result<Lease> {
+        match self.acquire_hold(operation, self.hold(), timeout, part) {
             Ok(acquired) => acquired.map_err(|_| operation.contended()),
             Err(error) => Err(self.with_found_kind(operation, error)),
         }
@@ -308,6 +328,7 @@ impl Lock {
         operation: Operation<'_>,
         hold: Result<Hold>,
         timeout: Duration,
+        part: &Part<'_>,
     ) -> Result<Result<Lease, LastRun>> {
         let clock = self.stacks.clock;
         let started = clock.now();
@@ -317,8 +338,9 @@ impl Lock {
         if let Some(events) = events {
             events.tell(|events| events.waiting(&Waiting::new(self.name())));
         }
+        let (stacks, settings) = (&self.stacks, &self.settings);
         let waited =
-            hold.and_then(|hold| acquire(operation, &self.stacks, &self.settings, hold, timeout));
+            hold.and_then(|hold| acquire(operation, stacks, settings, hold, timeout, part));
         if let (Err(error), Some(events)) = (&waited, events)
             && !matches!(error, Error::Contended { .. })
         {

@@ -6,25 +6,33 @@
 //!
 //! Every hold ends with the drop of its guard. Only the drop reports the end to the hooks.
 //!
+//! [`let_go_all`] ends several holds in one write: those of a set that is released, dropped or not
+//! acquired, and the lock that a cancelled wait was just granted.
+//!
 //! Runs on the holder's thread, in a release or a drop. A hand-over locks the queues (`by_key`),
 //! then the keeper's `state` with the lease's `facts` within it, and then the queues again. A
 //! release is sent with no mutex locked.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use super::{
     lease::{Lease, LeaseGrant},
     options::Settings,
+    stack::Stack,
 };
 use crate::{
     error::{Error, LostReason, Result, no_answer},
     event::{HoldEnd, Released},
     renewing::lease_state::RenewalState,
-    server::Patience,
-    time::Deadline,
+    server::{Patience, Reply},
+    time::{self, Deadline},
     token::{FencingToken, Token},
     waiting::HandOverBudget,
-    wire::count,
+    wire::{Call, count},
 };
 
 const RELEASE: &str = "Lease::release";
@@ -59,14 +67,8 @@ impl Lease {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn release(mut self) -> Result<()> {
-        self.release_within(Duration::MAX)
-    }
-
-    /// Releases the lock, or leaves it to the watchdog's thread if the server has not replied
-    /// within `patience`.
-    pub(super) fn release_within(&mut self, patience: Duration) -> Result<()> {
         self.stack.process.refuse_forked_child()?;
-        self.let_go(patience)
+        self.let_go(Duration::MAX)
     }
 
     /// Detaches the lock from this guard, to pass it to another process with the token.
@@ -114,24 +116,30 @@ impl Lease {
 
     /// Hands the lock over or releases it. Must not be called in a forked child, nor twice.
     fn let_go(&mut self, patience: Duration) -> Result<()> {
-        match self.hand_over() {
-            Some(Ok(())) => {
-                // A look may just have found a loss.
-                let state = self.lease_state().stop();
-                return self.ends(RELEASE, Ok(true), state);
-            }
-            Some(Err(mut unwanted)) => {
-                self.lease_state().stop();
-                let released = unwanted.let_go(patience);
-                self.end = unwanted.end;
-                return released;
-            }
-            None => {}
-        }
         let deadline = Deadline::after(patience);
+        if let Some(handed) = self.hand_on(deadline) {
+            return handed;
+        }
         let state = self.stop_renewing(deadline);
         let given_back = self.give_back(deadline);
         self.settle(RELEASE, given_back, state)
+    }
+
+    /// Hands the lock over. `None`: it must be released.
+    fn hand_on(&mut self, deadline: Deadline) -> Option<Result<()>> {
+        match self.hand_over()? {
+            Ok(()) => {
+                // A look may just have found a loss.
+                let state = self.lease_state().stop();
+                Some(self.ends(RELEASE, Ok(true), state))
+            }
+            Err(mut unwanted) => {
+                self.lease_state().stop();
+                let released = unwanted.let_go(deadline.remaining());
+                self.end = unwanted.end;
+                Some(released)
+            }
+        }
     }
 
     /// Records the result of the release. Leaves the lock to the watchdog's thread if it may still
@@ -196,9 +204,14 @@ impl Lease {
 
     /// Sends the release. Returns false if the lock was no longer ours.
     pub(super) fn give_back(&self, deadline: Deadline) -> Result<bool> {
-        let operation = self.operation(RELEASE);
         let giving_back = self.hold().giving_back();
-        let asked = (self.stack.server).ask(&giving_back, Patience::until(deadline))?;
+        let asked = (self.stack.server).ask(&giving_back, Patience::until(deadline));
+        self.is_given_back(asked)
+    }
+
+    /// Reads the reply to the release.
+    fn is_given_back(&self, asked: Result<Reply>) -> Result<bool> {
+        let (operation, asked) = (self.operation(RELEASE), asked?);
         let again = asked.again;
         match asked.of_both().and_then(|answer| count(&answer)) {
             // The release was sent twice. The first may have released the lock, so a no to the
@@ -252,6 +265,65 @@ impl Lease {
         let lease = Self::begin(&self.stack, settings, self.hold(), grant, keep)?;
         Some((lease.having_stood_in_queue(), end))
     }
+}
+
+/// Hands over or releases all of these, in one write to each server and to all servers at once.
+/// Leaves to the watchdog's thread those whose server has not replied by the deadline. Must not be
+/// called in a forked child, nor for a hold that has ended.
+pub(super) fn let_go_all(leases: &mut [Lease], by: Deadline) -> Vec<Result<()>> {
+    let handed = leases.iter_mut().map(|lease| lease.hand_on(by));
+    let mut done: Vec<Option<Result<()>>> = handed.collect();
+    let mut left: Vec<_> = (leases.iter_mut().zip(&mut done))
+        .filter(|(_, done)| done.is_none())
+        .collect();
+    let states = left.iter_mut().map(|(lease, _)| lease.stop_renewing(by));
+    let states: Vec<RenewalState> = states.collect();
+    let release = |lease: &Lease| (Arc::clone(&lease.stack), lease.hold().giving_back());
+    let releases: Vec<_> = left.iter().map(|(lease, _)| release(lease)).collect();
+    let asked = ask_together(&releases, Patience::until(by));
+    for (((lease, done), state), asked) in left.into_iter().zip(states).zip(asked) {
+        let given_back = lease.is_given_back(asked);
+        *done = Some(lease.settle(RELEASE, given_back, state));
+    }
+    done.into_iter().flatten().collect()
+}
+
+/// Sends each call to its server, in one write to each server and to all servers at once. Returns
+/// the replies in the order of the calls.
+fn ask_together(
+    calls: &[(Arc<Stack<Lease>>, Call)],
+    patience: Patience<'_>,
+) -> impl Iterator<Item = Result<Reply>> {
+    let mut stacks: Vec<&Arc<Stack<Lease>>> = Vec::new();
+    let mut places = Vec::with_capacity(calls.len());
+    for (stack, _) in calls {
+        let known = stacks.iter().position(|known| Arc::ptr_eq(known, stack));
+        places.push(known.unwrap_or(stacks.len()));
+        if known.is_none() {
+            stacks.push(stack);
+        }
+    }
+    let ask = |stack: &Arc<Stack<Lease>>| {
+        let is_its = |(of, _): &&(Arc<_>, _)| Arc::ptr_eq(of, stack);
+        let its: Vec<Call> = calls.iter().filter(is_its).map(|it| it.1.clone()).collect();
+        stack.server.ask_all(&its, patience)
+    };
+    let ask = &ask;
+    let replies: Vec<Vec<Result<Reply>>> = thread::scope(|scope| {
+        let others: Vec<_> = (stacks.iter().skip(1))
+            .map(|stack| thread::Builder::new().spawn_scoped(scope, move || ask(stack)))
+            .collect();
+        let first = stacks.first().map(|stack| ask(stack));
+        let others = stacks.iter().skip(1).zip(others);
+        let others = others.map(|(stack, asking)| match asking {
+            Ok(asking) => asking.join().unwrap_or_default(),
+            Err(_no_thread) => ask(stack),
+        });
+        first.into_iter().chain(others).collect()
+    });
+    let mut replies: Vec<_> = replies.into_iter().map(Vec::into_iter).collect();
+    let nothing = || Ok(Reply::untracked(Err(no_answer()), time::now(), false));
+    (places.into_iter()).map(move |place| replies[place].next().unwrap_or_else(nothing))
 }
 
 impl Drop for Lease {

@@ -158,7 +158,7 @@ impl Lock {
         let hold = ensure(is_mutex, "lock", reason)
             .and_then(|()| period_millis(period))
             .and_then(|period| Ok(self.hold()?.unless_run(period)));
-        let lease = match self.acquire_hold(operation, hold, timeout)? {
+        let lease = match self.acquire_hold(operation, hold, timeout, &self.alone())? {
             Ok(lease) => lease,
             Err(run) => return Ok(Once::AlreadyRun(run)),
         };

@@ -2,14 +2,14 @@
 //!
 //! The locks are acquired one after the other, in the order of their keys. So sets cannot deadlock:
 //! the set that waits for the greatest key waits for a holder that waits for nothing. The leases
-//! that are already held renew themselves meanwhile. If one lock is not acquired, the others are
-//! released.
+//! that are already held renew themselves meanwhile, and the loss of one ends the wait. If one lock
+//! is not acquired, [`let_go_all`] gives the others back, as it does for a release or drop of all.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, time::Duration};
 
 use redis::Pipeline;
 
-use super::{lease::Lease, lock::Lock, options::Options, stack::Stack};
+use super::{acquire::Part, lease::Lease, lock::Lock, options::Options, release::let_go_all};
 use crate::{
     error::{Error, LostReason, Operation, Result, ensure},
     recipes::{
@@ -76,15 +76,19 @@ impl LockSet {
     /// in all.
     ///
     /// Waits for each lock as [`Lock::acquire`] does. The locks that are already held renew
-    /// themselves meanwhile. If one is not acquired, they are released, as by the drop of
-    /// [`Leases`]. One round trip for each free lock.
+    /// themselves meanwhile. One round trip for each free lock.
+    ///
+    /// If one is not acquired, or one that is held is lost, the wait ends, and the others are
+    /// released before the call returns, in one round trip. If the server is silent, the call
+    /// returns one I/O time-out after its limit or the cancel, and the watchdog's thread releases
+    /// the rest as soon as the server answers.
     ///
     /// # Errors
     /// - As [`Lock::acquire`]. The error names the lock that was not acquired.
     /// - [`Error::Invalid`]: the set is empty, two of its locks have the same key, or a name or an
     ///   option is invalid. Nothing was sent.
-    /// - [`Error::Lost`]: a lock was lost while the set waited for another, and the set noticed
-    ///   when it had acquired the other. No lock is held.
+    /// - [`Error::Lost`]: a lock was lost while the set waited for another, and the error names the
+    ///   lost one. The wait ended at once. No lock is held.
     ///
     /// # Examples
     /// ```no_run
@@ -133,16 +137,21 @@ impl LockSet {
             return Err(Error::invalid("locks", reason));
         }
         self.locks.iter().try_for_each(Lock::check)?;
-        let deadline = first.deadline(timeout);
+        let (since, deadline) = first.now_and_after(timeout);
         let mut held = Leases {
             leases: Vec::with_capacity(self.locks.len()),
         };
         for lock in &self.locks {
             let operation = Operation::new(name, lock.name());
-            let acquired = lock.acquire_as(operation, deadline.remaining());
-            held.leases.push(acquired?);
-            // Another lock may have been lost while the set waited for this one.
-            held.check_for(name)?;
+            let part = Part::new(&held.leases, since);
+            match lock.acquire_as(operation, deadline.remaining(), &part) {
+                Ok(lease) => held.leases.push(lease),
+                Err(error) => {
+                    let by = part.gives_back_by(deadline, lock.longest_answer());
+                    held.let_go(by);
+                    return Err(error);
+                }
+            }
         }
         Ok(held)
     }
@@ -150,7 +159,7 @@ impl LockSet {
 
 /// The guard of the held locks of a [`LockSet`], until they are released or dropped. It is `Send`.
 ///
-/// Dropping it releases all, as the drop of a [`Lease`] does, within the longest
+/// Dropping it releases all in one round trip, as the drop of a [`Lease`] does, within the longest
 /// [`Options::drop_timeout`] of its locks.
 #[derive(Debug)]
 #[must_use = "dropping it releases the locks at once"]
@@ -284,10 +293,9 @@ impl Leases {
         attempted.map(|(value, _)| value)
     }
 
-    /// Releases all locks. One round trip for each.
+    /// Releases all locks, in one round trip; on a cluster in one for each shard, all at once.
     ///
-    /// Tries all of them, even if one fails. Once a server has not replied to a release, the
-    /// releases of its other locks share one [`Options::drop_timeout`].
+    /// A release that fails prevents no other.
     ///
     /// # Errors
     /// - [`Error::Lost`]: names all locks that were lost earlier, and the reason of the first. The
@@ -303,19 +311,12 @@ impl Leases {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn release(mut self) -> Result<()> {
+        let of_this_process = |lease: &Lease| lease.stack.process.refuse_forked_child();
+        self.leases.iter().try_for_each(of_this_process)?;
         let (mut lost, mut failed) = (Vec::new(), Ok(()));
-        let mut silent: Vec<(Arc<Stack<Lease>>, Deadline)> = Vec::new();
-        for mut lease in self.leases.drain(..) {
-            let is_its_server = |it: &&(_, _)| Arc::ptr_eq(&it.0, &lease.stack);
-            let deadline = silent.iter().find(is_its_server).map(|it| it.1);
-            let patience = deadline.map_or(Duration::MAX, Deadline::remaining);
-            let released = lease.release_within(patience);
-            if deadline.is_none() && matches!(&released, Err(error) if is_silence(error)) {
-                let deadline = Deadline::after(lease.drop_timeout);
-                silent.push((Arc::clone(&lease.stack), deadline));
-            }
+        for (name, released) in self.let_go(Deadline::after(Duration::MAX)) {
             match released {
-                Err(Error::Lost { reason, .. }) => lost.push((lease.name().to_owned(), reason)),
+                Err(Error::Lost { reason, .. }) => lost.push((name, reason)),
                 released => failed = failed.and(released),
             }
         }
@@ -324,6 +325,15 @@ impl Leases {
         };
         let names: Vec<&str> = lost.iter().map(|(name, _)| &**name).collect();
         Err(Operation::new(RELEASE, &names.join(", ")).lost_because(*reason))
+    }
+
+    /// Releases all locks by the deadline, or leaves them to the watchdog's thread. Returns the
+    /// results with the names. Must not be called in a forked child.
+    fn let_go(&mut self, by: Deadline) -> Vec<(String, Result<()>)> {
+        let mut leases = mem::take(&mut self.leases);
+        let released = let_go_all(&mut leases, by);
+        let names = leases.iter().map(|lease| lease.name().to_owned());
+        names.zip(released).collect()
     }
 
     /// Returns the first lease, for its server.
@@ -382,17 +392,11 @@ impl Leases {
     }
 }
 
-/// Returns true if the server did not reply, or there was no connection to it.
-fn is_silence(error: &Error) -> bool {
-    matches!(error, Error::Unknown { .. } | Error::Pool { .. })
-}
-
 impl Drop for Leases {
     fn drop(&mut self) {
-        let longest = self.leases.iter().map(|lease| lease.drop_timeout).max();
-        let deadline = Deadline::after(longest.unwrap_or_default());
-        for mut lease in self.leases.drain(..) {
-            lease.drop_timeout = lease.drop_timeout.min(deadline.remaining());
+        if !self.leases.iter().any(Lease::is_forked_child) {
+            let longest = self.leases.iter().map(|lease| lease.drop_timeout).max();
+            self.let_go(Deadline::after(longest.unwrap_or_default()));
         }
     }
 }

@@ -195,6 +195,29 @@ impl Server for Member {
         Ok(reply)
     }
 
+    fn ask_all(&self, calls: &[Call], patience: Patience<'_>) -> Vec<Result<Reply>> {
+        let nodes = self.servers.nodes();
+        let is_here =
+            |call: &&Call| (nodes.known_shard_of(call.key())).is_none_or(|it| it == self.id);
+        let here: Vec<Call> = calls.iter().filter(is_here).cloned().collect();
+        let mut replies = self.own.ask_all(&here, patience).into_iter();
+        let follow = |call: &Call| {
+            let Some(reply) = is_here(&call).then(|| replies.next()).flatten() else {
+                return self.ask(call, patience);
+            };
+            let reply = reply?;
+            let redirect = self.servers.redirect(&reply.answer);
+            if matches!(redirect, None | Some(Redirect::Down)) {
+                return Ok(reply);
+            }
+            let was_sent_twice = reply.again;
+            let mut followed = self.ask(call, patience).unwrap_or(reply);
+            followed.again |= was_sent_twice;
+            Ok(followed)
+        };
+        calls.iter().map(follow).collect()
+    }
+
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
         let mut resending = self.resending(None);
         loop {

@@ -87,6 +87,11 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// reply.
     fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply>;
 
+    /// Sends calls as [`ask`](Self::ask) does, in one write. None of them waits for replicas.
+    fn ask_all(&self, calls: &[Call], patience: Patience<'_>) -> Vec<Result<Reply>> {
+        calls.iter().map(|call| self.ask(call, patience)).collect()
+    }
+
     /// Sends a call that may not be sent twice, on a lent connection that has just answered a
     /// `PING`. The outer `Err` means that it was not sent.
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>>;

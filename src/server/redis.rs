@@ -9,14 +9,14 @@ use redis::{RedisError, RedisResult, Value};
 
 use super::{
     Observer, Patience, Renewals, RenewalsConnection, Reply, Server, listener::Listener,
-    outbox::Outbox, tracked::Tracked, waiters::WaitersConnection,
+    outbox::Outbox, renewals::packed, tracked::Tracked, waiters::WaitersConnection,
 };
 use crate::{
     cancel::Cancel,
     error::{Error, Result, no_answer},
     pool::{Connector, Limits, Pool, PooledConnection},
     time::{self, Deadline},
-    wire::{Call, Finished, is_unknown_script},
+    wire::{Call, Finished, exchange_each, is_unknown_script},
 };
 
 /// Up to this many calls go alone: with few threads a wake-up costs more than a shared write saves.
@@ -143,6 +143,40 @@ impl RedisServer {
         })
     }
 
+    /// Sends calls in one write, on a connection that is lent for them alone. `teaching`: with the
+    /// source of each script.
+    fn send_all(
+        &self,
+        calls: &[Call],
+        patience: Patience<'_>,
+        teaching: bool,
+    ) -> Vec<Result<Reply>> {
+        let (epoch, wait) = (self.connector.epoch(), patience.wait_while_all_lent);
+        let whole = patience.by.map_or(Duration::MAX, Deadline::remaining);
+        let mut conn = match self.pool.get_here(wait, whole, patience.cancel) {
+            Ok(conn) => conn,
+            Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let (sent, mut replies) = (time::now(), Vec::with_capacity(calls.len()));
+        let mut hear = |answer| {
+            let mut reply = Reply::untracked(answer, sent, false);
+            self.heard(&mut reply, epoch);
+            replies.push(Ok(reply));
+        };
+        let exchanged = limit(&conn, patience, self.limits().answer).map(|limit| {
+            let packed = packed(calls, teaching, None);
+            exchange_each(conn.connection(), &packed, calls.len(), limit, &mut hear)
+        });
+        if let Err(error) = &exchanged {
+            for _ in calls {
+                hear(Err(error.clone()));
+            }
+        }
+        let error = exchanged.and_then(|exchanged| exchanged).err();
+        self.close_if_finished(&mut conn, error.as_ref());
+        replies
+    }
+
     /// Marks the connection as not to be lent again if this error says so. If the server is a
     /// replica by now, the tracked connections are closed too: a replica goes on answering reads.
     fn close_if_finished(&self, conn: &mut PooledConnection, error: Option<&RedisError>) -> bool {
@@ -206,6 +240,35 @@ impl Server for RedisServer {
         Ok(self.send(&again).unwrap_or(first))
     }
 
+    fn ask_all(&self, calls: &[Call], patience: Patience<'_>) -> Vec<Result<Reply>> {
+        if let [call] = calls {
+            return vec![self.ask(call, patience)];
+        }
+        let mut replies = self.send_all(calls, patience, false);
+        let goes_again: Vec<(usize, bool)> = (replies.iter().enumerate())
+            .filter_map(|(place, reply)| {
+                let error = reply.as_ref().ok()?.answer.as_ref().err()?;
+                let was_closed = error.is_connection_dropped();
+                (was_closed || is_unknown_script(error)).then_some((place, was_closed))
+            })
+            .collect();
+        if goes_again.is_empty() {
+            return replies;
+        }
+        let again = goes_again.iter().map(|(place, _)| calls[*place].clone());
+        let again: Vec<Call> = again.map(Call::again).collect();
+        let again = self.send_all(&again, patience, true);
+        for ((place, was_closed), reply) in goes_again.into_iter().zip(again) {
+            if let Ok(reply) = reply {
+                replies[place] = Ok(Reply {
+                    again: was_closed,
+                    ..reply
+                });
+            }
+        }
+        replies
+    }
+
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
         // The first connection may have been idle when the server restarted.
         for _ in 0..2 {
@@ -261,12 +324,21 @@ fn answered_by(
     sending: &Sending<'_>,
     io_timeout: Duration,
 ) -> RedisResult<Value> {
-    if let Some(limit) = sending.patience.by.map(Deadline::remaining)
-        && limit < io_timeout
-    {
-        let limit = limit.max(Duration::from_millis(1));
-        conn.set_read_timeout(Some(limit))?;
-        conn.set_write_timeout(Some(limit))?;
-    }
+    limit(conn, sending.patience, io_timeout)?;
     sending.call.ask(conn.connection())
+}
+
+/// Returns the longest wait for a reply, after setting it if it is shorter than an I/O time-out.
+fn limit(
+    conn: &PooledConnection,
+    patience: Patience<'_>,
+    io_timeout: Duration,
+) -> RedisResult<Duration> {
+    let left = (patience.by).map_or(Duration::MAX, |by| by.remaining_up_to(Duration::MAX));
+    if left >= io_timeout {
+        return Ok(io_timeout);
+    }
+    conn.set_read_timeout(Some(left))?;
+    conn.set_write_timeout(Some(left))?;
+    Ok(left)
 }

@@ -253,7 +253,7 @@ fn is_another_kind(refusal: &RedisError) -> bool {
 
 /// The batch in bytes, with one `WAIT` for all at its end. If the server may lack the scripts, the
 /// first call of each carries its source.
-fn packed(calls: &[Call], teaching: bool, replicas: Option<Replicas>) -> Vec<u8> {
+pub(super) fn packed(calls: &[Call], teaching: bool, replicas: Option<Replicas>) -> Vec<u8> {
     let (mut packed, mut taught) = (Vec::new(), Vec::new());
     for call in calls {
         if teaching && !taught.contains(&call.script()) {

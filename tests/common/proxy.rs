@@ -90,6 +90,11 @@ impl Proxy {
         self.shared.left_alone.lock().extend(ports);
     }
 
+    /// From now on each write reaches the server so much later.
+    pub fn delay_each(&self, by: Duration) {
+        *self.shared.delay.lock() = by;
+    }
+
     /// Injects one fault at the next command with this upper-case name.
     pub fn at(&self, command: &str) -> Point<'_> {
         self.point(Some(command.to_owned()), 1)

@@ -22,6 +22,7 @@ mod events;
 mod failover;
 mod faults;
 mod foreign_keys;
+mod given_back;
 mod hand_over;
 mod holding;
 mod inspecting;

@@ -61,36 +61,6 @@ fn invalid_options_of_any_lock_are_refused_before_anything_is_sent() {
     }
 }
 
-/// Acquires no further lock, and does not wait for one.
-#[test]
-fn a_loss_is_reported_as_soon_as_the_next_lock_is_acquired() {
-    unless_halted(|| {
-        let (_server, locks, mut conn) = bench();
-        let theirs = locks.all_of(["b", "c"]).acquire(LONG).unwrap();
-        let short = Options::new().lease(200 * MS).renewal(false);
-        let all = [
-            locks.lock("b"),
-            locks.lock("a").with(short),
-            locks.lock("c"),
-        ];
-        let set = LockSet::of(all);
-        thread::scope(|scope| {
-            let waiter = scope.spawn(|| set.acquire(Duration::MAX).unwrap_err());
-            assert!(comes_true(|| waiting(&locks.lock("b")) == 1));
-            assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
-            thread::sleep(100 * MS);
-            let () = conn.del("lock:b").unwrap();
-            let is_told = comes_true(|| waiter.is_finished());
-            // The set gets the lock that it waits for; otherwise the test would hang.
-            drop(theirs);
-            let error = waiter.join().unwrap();
-            assert!(is_told && matches!(error, Error::Lost { .. }), "{error:?}");
-            assert!(error.context().is_some_and(|context| context.lock == "a"));
-        });
-        assert!(is_free(&mut conn));
-    });
-}
-
 /// The transaction reported it. A further question would get no answer.
 #[test]
 fn a_loss_found_by_a_transaction_names_its_lock_without_another_request() {

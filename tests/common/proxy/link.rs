@@ -11,6 +11,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use parking_lot::{Condvar, Mutex};
@@ -30,6 +31,7 @@ pub(super) struct Shared {
     pub(super) bursts: Mutex<Vec<Vec<String>>>,
     pub(super) faults: Mutex<Faults>,
     pub(super) fault_happened: Condvar,
+    pub(super) delay: Mutex<Duration>,
 }
 
 /// A client's connection and the matching one to the server.
@@ -67,6 +69,7 @@ impl Shared {
             bursts: Mutex::default(),
             faults: Mutex::default(),
             fault_happened: Condvar::new(),
+            delay: Mutex::default(),
         }
     }
 
@@ -123,6 +126,8 @@ impl Shared {
                 continue;
             }
             self.note(link, &burst);
+            let delay = *self.delay.lock();
+            thread::sleep(delay);
             for request in burst.drain(..) {
                 if self.was_last(link, &request)? {
                     return link.ignore_the_rest();

@@ -1,0 +1,365 @@
+//! What a set that is not acquired leaves: it is given back before the call returns, in one write.
+
+use std::{
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{
+    Cancel, Error, Leases, Lock, LockSet, Locks, Options, Pool, Result,
+    event::{AcquireFailed, Acquired, Contended, Events, Lost, Released},
+};
+use redis::Commands;
+
+use crate::{
+    common::{
+        LONG, MS, Proxy, SLACK, Server,
+        hold::{comes_true, every_kind, leave_the_watchdog_alone},
+        wait::{at_once, unless_halted},
+    },
+    waiting::waiting,
+};
+
+/// The key of the lock that is busy. It comes last.
+const BUSY: &str = "lock:z";
+/// The I/O time-out.
+const ANSWER: Duration = Duration::from_millis(500);
+
+/// Why a set is not acquired.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    Limit,
+    Cancelled,
+    /// A held lock is deleted.
+    TakenAway,
+    /// A held lock that is not renewed ends by our clock.
+    Expired,
+    /// The last lock is of another kind.
+    WrongKind,
+}
+
+const ENDS: [End; 5] = [
+    End::Limit,
+    End::Cancelled,
+    End::TakenAway,
+    End::Expired,
+    End::WrongKind,
+];
+
+struct Bench {
+    server: Server,
+    proxy: Proxy,
+    locks: Locks,
+    conn: redis::Connection,
+}
+
+impl Bench {
+    fn new(options: Options) -> Self {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        // To connect takes part of a wait too.
+        let pool = Pool::builder().io_timeout(ANSWER).connect_timeout(ANSWER);
+        let pool = pool.connect(&proxy.url());
+        let locks = crate::plain(&pool.unwrap()).with(options);
+        let mut conn = server.connection().unwrap();
+        leave_the_watchdog_alone(&proxy, &locks, &mut conn);
+        // The server knows all scripts.
+        drop(LockSet::of(every_kind(&locks)).acquire(LONG).unwrap());
+        proxy.take_bursts();
+        Self {
+            server,
+            proxy,
+            locks,
+            conn,
+        }
+    }
+
+    /// Twenty locks of all kinds, and the one that is busy.
+    fn set(&self, options: &Options) -> LockSet {
+        let plain = (0..15).map(|n| self.locks.lock(&format!("n{n}")));
+        let all = every_kind(&self.locks).into_iter().chain(plain);
+        let all = all.chain([self.locks.lock("z")]);
+        LockSet::of(all).with(options.clone())
+    }
+
+    fn held(&mut self) -> Vec<String> {
+        let mut keys: Vec<String> = self.conn.keys("lock:*").unwrap();
+        keys.retain(|key| key != BUSY);
+        keys.sort();
+        keys
+    }
+}
+
+/// Ends the wait of a set in this way. Returns the error, and how long after its end the call
+/// returned. `meanwhile` runs when the set waits for the busy lock.
+fn ended(bench: &mut Bench, end: End, meanwhile: impl FnOnce(&Bench)) -> (Error, Duration) {
+    let limit = match end {
+        End::Limit => 600 * MS,
+        _ => Duration::MAX,
+    };
+    let cancel = Cancel::new();
+    let mut options = Options::new().cancel(&cancel).drop_timeout(LONG);
+    if end == End::Expired {
+        options = options.lease(900 * MS).renewal(false);
+    }
+    if end != End::WrongKind {
+        let () = bench.conn.set(BUSY, "someone").unwrap();
+    }
+    let set = bench.set(&options);
+    let began = Instant::now();
+    let mut due = began + 600 * MS;
+    thread::scope(|scope| {
+        let set = &set;
+        let (conn, proxy) = (bench.server.connection(), &bench.proxy);
+        let mut conn = conn.unwrap();
+        if end == End::WrongKind {
+            proxy.at("EVALSHA").about(BUSY).run(move || {
+                let () = conn.rpush(BUSY, 1).unwrap();
+            });
+            due = Instant::now();
+            let error = set.acquire(limit).unwrap_err();
+            return (error, due.elapsed());
+        }
+        let waiter = scope.spawn(move || {
+            let error = set.acquire(limit).map(drop).unwrap_err();
+            (error, Instant::now())
+        });
+        assert!(comes_true(|| waiting(&bench.locks.lock("z")) == 1));
+        proxy.take_bursts();
+        meanwhile(bench);
+        match end {
+            End::Cancelled => {
+                due = Instant::now();
+                cancel.cancel();
+            }
+            End::TakenAway => {
+                let () = conn.del("lock:read").unwrap();
+                due = Instant::now();
+            }
+            End::Expired => due = began + 900 * MS,
+            End::Limit | End::WrongKind => {}
+        }
+        // Otherwise the test would hang.
+        if !comes_true(|| waiter.is_finished()) {
+            let _ = bench.server.thaw();
+            let () = bench.server.connection().unwrap().del(BUSY).unwrap();
+        }
+        let (error, returned) = waiter.join().unwrap();
+        (error, returned.saturating_duration_since(due))
+    })
+}
+
+fn is_as_expected(end: End, error: &Error) -> bool {
+    let Some(context) = error.context() else {
+        return false;
+    };
+    match (end, error) {
+        (End::Limit, Error::Contended { .. }) | (End::Cancelled, Error::Cancelled { .. }) => {
+            context.lock == "z"
+        }
+        (End::TakenAway, Error::Lost { .. }) => context.lock == "read",
+        (End::Expired, Error::Lost { .. }) => context.lock != "z",
+        (End::WrongKind, Error::WrongKind { .. }) => context.lock == "z",
+        _ => false,
+    }
+}
+
+#[test]
+fn a_set_is_given_back_in_one_write_before_the_call_returns() {
+    at_once(ENDS, |end| {
+        let mut bench = Bench::new(crate::options());
+        let (error, late) = ended(&mut bench, end, |_| {});
+        let held = bench.held();
+        let bursts = bench.proxy.take_bursts();
+        assert!(is_as_expected(end, &error), "{end:?}: {error:?}");
+        assert_eq!(held, [""; 0], "{end:?}");
+        assert!(late < 250 * MS + SLACK, "{end:?}: {late:?}");
+        // Nothing else was sent in more than a few calls.
+        let releases: Vec<_> = bursts.iter().filter(|burst| burst.len() > 4).collect();
+        assert_eq!(releases, [&vec!["EVALSHA"; 20]], "{end:?}");
+    });
+}
+
+/// The scripts too are unknown.
+#[test]
+fn a_set_far_from_its_server_returns_within_a_few_round_trips() {
+    at_once([End::Limit, End::Cancelled, End::TakenAway], |end| {
+        let mut bench = Bench::new(crate::options());
+        let (error, late) = ended(&mut bench, end, |bench| {
+            let () = redis::cmd("SCRIPT")
+                .arg("FLUSH")
+                .exec(&mut bench.server.connection().unwrap())
+                .unwrap();
+            bench.proxy.delay_each(100 * MS);
+        });
+        assert!(is_as_expected(end, &error), "{end:?}: {error:?}");
+        assert_eq!(bench.held(), [""; 0], "{end:?}");
+        // One after the other, the releases would take 2 s.
+        assert!(late < 500 * MS + SLACK, "{end:?}: {late:?}");
+    });
+}
+
+/// Whatever `drop_timeout` says: here 20 s.
+#[test]
+fn a_set_on_a_silent_server_returns_within_one_timeout() {
+    at_once([End::Limit, End::Cancelled, End::Expired], |end| {
+        let mut bench = Bench::new(crate::options());
+        let (error, late) = ended(&mut bench, end, |bench| bench.server.freeze().unwrap());
+        bench.server.thaw().unwrap();
+        assert!(!matches!(error, Error::Contended { .. }) || end == End::Limit);
+        assert!(late < ANSWER + 250 * MS + SLACK, "{end:?}: {late:?}");
+        assert!(comes_true(|| bench.held().is_empty()), "{end:?}");
+    });
+}
+
+/// Counts the events of each lock.
+#[derive(Default)]
+struct Log(Mutex<Vec<String>>);
+
+impl Log {
+    fn note(&self, event: &str, lock: &str) {
+        self.0.lock().unwrap().push(format!("{event} {lock}"));
+    }
+
+    fn of(&self, lock: &str) -> Vec<String> {
+        let events = self.0.lock().unwrap();
+        let its = events.iter().filter_map(|event| event.split_once(' '));
+        its.filter(|(_, of)| *of == lock)
+            .map(|(event, _)| event.to_owned())
+            .collect()
+    }
+}
+
+impl Events for Log {
+    fn acquired(&self, it: &Acquired<'_>) {
+        self.note("acquired", it.lock());
+    }
+    fn contended(&self, it: &Contended<'_>) {
+        self.note("contended", it.lock());
+    }
+    fn failed(&self, it: &AcquireFailed<'_>) {
+        assert!(matches!(it.error(), Error::Lost { .. }), "{:?}", it.error());
+        assert_eq!(it.in_a_row(), 0);
+        self.note("failed", it.lock());
+    }
+    fn released(&self, it: &Released<'_>) {
+        self.note("released", it.lock());
+    }
+    fn lost(&self, it: &Lost<'_>) {
+        self.note("lost", it.lock());
+    }
+}
+
+/// At once, although the wait has no limit, and its lock stays busy.
+#[test]
+fn the_loss_of_a_held_lock_of_any_kind_ends_the_wait_for_the_next() {
+    let of_kind = |n: usize| move |locks: &Locks| every_kind(locks)[n].clone();
+    at_once([0, 1, 2, 3, 4], |n| {
+        let log = Arc::new(Log::default());
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let locks = crate::connect(&server.url());
+        let () = conn.set(BUSY, "someone").unwrap();
+        let told = locks.with(Options::new().events(Arc::clone(&log) as Arc<dyn Events>));
+        let all = every_kind(&told).into_iter().chain([told.lock("z")]);
+        let lost = of_kind(n)(&locks).name().to_owned();
+        let (set, lost) = (LockSet::of(all), &*lost);
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| set.acquire(Duration::MAX).map(drop).unwrap_err());
+            assert!(comes_true(|| waiting(&locks.lock("z")) == 1));
+            let () = conn.del(format!("lock:{lost}")).unwrap();
+            let deleted = Instant::now();
+            let is_told = comes_true(|| waiter.is_finished());
+            let took = deleted.elapsed();
+            // Otherwise the test would hang.
+            let () = conn.del(BUSY).unwrap();
+            let error = waiter.join().unwrap();
+            assert!(is_told && took < 250 * MS + SLACK, "{lost}: {took:?}");
+            let Error::Lost { context, .. } = &error else {
+                panic!("{lost}: {error:?}");
+            };
+            assert_eq!(
+                (context.operation, &*context.lock),
+                ("LockSet::acquire", lost)
+            );
+        });
+        assert_eq!(conn.keys::<_, Vec<String>>("lock:*").unwrap(), [""; 0]);
+        assert!(comes_true(|| log.of(lost).len() == 3), "{:?}", log.of(lost));
+        assert_eq!(log.of(lost), ["acquired", "lost", "released"]);
+        assert_eq!(log.of("z"), ["failed"]);
+        for lock in every_kind(&locks)
+            .iter()
+            .map(Lock::name)
+            .filter(|it| *it != lost)
+        {
+            assert_eq!(log.of(lock), ["acquired", "released"], "{lost} {lock}");
+        }
+    });
+}
+
+/// Not only that for its last lock.
+#[test]
+fn a_set_that_is_busy_tells_its_whole_wait() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let locks = crate::connect(&server.url());
+        let () = conn.pset_ex("lock:p", "someone", 700).unwrap();
+        let () = conn.set("lock:q", "someone").unwrap();
+        let error = locks.all_of(["p", "q"]).acquire(1_000 * MS).unwrap_err();
+        let Error::Contended {
+            context, waited, ..
+        } = &error
+        else {
+            panic!("{error:?}");
+        };
+        assert_eq!(context.lock, "q");
+        assert!(waited.is_some_and(|waited| waited >= 1_000 * MS), "{error}");
+    });
+}
+
+/// `release` and a drop give back as a set does that is not acquired.
+#[test]
+fn a_set_is_released_in_one_write() {
+    type Way = fn(Leases) -> Result<()>;
+    let ways: [Way; 2] = [Leases::release, |leases| {
+        drop(leases);
+        Ok(())
+    }];
+    at_once(ways, |way| {
+        let mut bench = Bench::new(crate::options());
+        let leases = LockSet::of(every_kind(&bench.locks)).acquire(LONG).unwrap();
+        bench.proxy.take_bursts();
+        let (released, traffic) = bench.proxy.traffic_of(|| way(leases));
+        released.unwrap();
+        assert_eq!((traffic.round_trips, traffic.commands.len()), (1, 5));
+        assert_eq!(bench.held(), [""; 0]);
+    });
+}
+
+/// As for a single lock: a closed connection is replaced, and a no to the second release proves no
+/// loss.
+#[test]
+fn a_release_of_all_that_meets_a_fault_is_repeated_or_unknown() {
+    let faults: [fn(&Proxy); 3] = [
+        |proxy| proxy.at("EVALSHA").cut_before(),
+        |proxy| proxy.at("EVALSHA").nth(3).cut_after(),
+        |proxy| proxy.at("EVALSHA").nth(3).swallow(),
+    ];
+    at_once(0..3, |n| {
+        let mut bench = Bench::new(crate::options());
+        let leases = LockSet::of(every_kind(&bench.locks)).acquire(LONG).unwrap();
+        faults[n](&bench.proxy);
+        let released = leases.release();
+        assert!(bench.proxy.happened());
+        match n {
+            0 => released.unwrap(),
+            _ => assert!(
+                matches!(released, Err(Error::Unknown { .. })),
+                "{n}: {released:?}"
+            ),
+        }
+        assert!(comes_true(|| bench.held().is_empty()));
+    });
+}
