@@ -10,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lease, Locks, LostReason, Options, Owner, Result};
+use leasehold::{
+    Error, Lease, Locks, LostReason, Options, Owner, Result, Token,
+    recipes::read_write::one_hash::{self, Lifetimes},
+};
 use redis::Commands;
 
 use super::{connect, key, kinds, mutex, patient};
@@ -212,6 +215,10 @@ fn in_an_open_slot_every_kind_is_renewed_and_released_and_an_ended_permit_is_tak
         .pexpire(&companion, 60_000)
         .exec(&mut source)
         .unwrap();
+    // The article's hash, in which all holds are too old.
+    let one_hash = format!("lock:one-hash{{{tag}}}");
+    let fields = [("read", "1"), ("read:", "1"), ("write", "1")];
+    let () = source.hset_multiple(&one_hash, &fields).unwrap();
     // A hold of the notes' scripts, beside the companion of an earlier one of ours.
     let owner = Owner::new("the notes").unwrap();
     let reentrant = locks.reentrant(&format!("notes{{{tag}}}"));
@@ -229,6 +236,10 @@ fn in_an_open_slot_every_kind_is_renewed_and_released_and_an_ended_permit_is_tak
         lease.renew(2 * LONG).unwrap();
         lease.release().unwrap();
     }
+    let (token, lengths) = (Token::random(), Lifetimes::default());
+    assert!(one_hash::acquire_read(&mut source, &one_hash, &token, MS, &lengths).unwrap());
+    let () = source.hset(&one_hash, "read", 1).unwrap();
+    assert!(one_hash::release_read(&mut source, &one_hash, &token, &lengths).unwrap());
     resharding.call_off(&[slot]).unwrap();
     // Those with a fencing token have left their companions.
     let mut stay = ["mutex", "notes", "reentrant", "write"]

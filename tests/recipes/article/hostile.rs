@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{Server, State, clock::millis};
+use crate::common::{Server, State, clock::millis, wait::calls};
 use leasehold::{
     Error, Result, Token,
     recipes::read_write::{
@@ -167,6 +167,22 @@ fn one_hash_stops_at_other_types_and_fields() {
         }
         conn.del::<_, ()>("a").unwrap();
     }
+}
+
+#[test]
+fn one_hash_does_not_read_all_of_a_large_hash() {
+    let (_server, mut conn, token) = start();
+    let fill = "for n = 1, 5000 do redis.call('HSET', KEYS[1], n, n) end";
+    let () = redis::Script::new(fill).key("a").invoke(&mut conn).unwrap();
+    let leases = Lifetimes::default();
+    assert_stops(&mut conn, |conn| {
+        one_hash::acquire_read(conn, "a", &token, Duration::ZERO, &leases)
+    });
+    assert_stops(&mut conn, |conn| {
+        one_hash::acquire_write(conn, "a", &token, Duration::ZERO, &leases)
+    });
+    // `State` has read it each time.
+    assert_eq!(calls(&mut conn, "hgetall").unwrap(), 4);
 }
 
 #[test]

@@ -19,17 +19,15 @@ end
 
 -- Granted.
 stay(ARGV[4])
-remove(over)
--- `read` is about to get our timestamp. If its current one is not ours, a reader of the article
--- holds the lock, and this is the only trace of it. It is kept in the field `read:`, which counts
--- as a reader like the others.
+-- Our own field, and `read` for the article's writers to see. If the timestamp that `read` had is
+-- not ours, a reader of the article holds the lock, and this is the only trace of it. It is kept in
+-- the field `read:`, which counts as a reader like the others.
 local seen = holders['read']
 local _, is_ours = readers(seen)
+write('read:' .. ARGV[1], 'read', later(seen, stamp))
 if seen and not is_ours then
   redis.call('HSET', KEYS[1], 'read:', later(seen, holders['read:']))
 end
--- Our own field, and `read` for the article's writers to see.
-redis.call('HSET', KEYS[1], 'read:' .. ARGV[1], stamp, 'read', later(seen, stamp))
 stay(ARGV[4])
-redis.call('EXISTS', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
+redis.call('HRANDFIELD', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
 return 1

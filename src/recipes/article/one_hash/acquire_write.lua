@@ -31,8 +31,7 @@ elseif holders['write'] ~= holders[ours] then
 end
 
 stay(ARGV[4])
-remove(over)
-redis.call('HSET', KEYS[1], 'write', stamp, ours, stamp)
+write(ours, 'write', stamp)
 stay(ARGV[4])
-redis.call('EXISTS', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
+redis.call('HRANDFIELD', KEYS[1]) -- a write ends the tracking of a key, a read starts it again
 return 1

@@ -13,23 +13,32 @@
 -- maximum hold counts as absent, and the next script that writes removes it. Everything is checked
 -- before the first write, and any other field or value stops the script.
 
--- `holders` will have the timestamps of the current holders by field, and `over` the fields that
--- are too old.
+-- `holders` will have the timestamps of the current holders by field, `over` the fields that are too
+-- old, and `count` the number of all fields.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + time[2] / 1000
 local stamp = string.format('%.3f', now)
-local holders, over = {}, {}
+local holders, over, count = {}, {}, 0
 
--- Sorts the fields into `holders` and `over`. Returns an error, or nothing. `EXISTS` is sent first,
--- because it is also the last command of an acquire: a user without the right to it is refused
--- before the first write.
+-- Returns whether a field is of a reader, and of a writer.
+local function sides(field)
+  return field == 'read' or string.find(field, '^read:'), field == 'write' or string.find(field, '^write:.')
+end
+
+-- Sorts the fields into `holders` and `over`. Returns an error, or nothing. Any field shows whether
+-- the hash is a lock of this kind; if one does not, nothing else is read, since the hash may be
+-- large. `HRANDFIELD` is also the last command of an acquire: a user without the right to it is
+-- refused before the first write.
 local function read_holders()
-  local stored = redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HGETALL', KEYS[1]) or {}
+  local any = redis.call('HRANDFIELD', KEYS[1])
+  local reads, writes = sides(any or 'read')
+  local stored = any and (reads or writes) and redis.call('HGETALL', KEYS[1]) or { any or nil }
+  count = math.floor(#stored / 2)
   for i = 1, #stored, 2 do
     local field, value = stored[i], stored[i + 1]
-    local reads = field == 'read' or string.find(field, '^read:')
+    reads, writes = sides(field)
     -- Another field, or a value that is not a time, belongs to another kind of lock.
-    if not (reads or field == 'write' or string.find(field, '^write:.')) then
+    if not (reads or writes) then
       return redis.error_reply('WRONGKIND a hash that is not a lock of this kind')
     elseif not (string.find(value, '^%d+%.?%d*$') and tonumber(value) < 9007199254740992) then
       return redis.error_reply('WRONGKIND a value that is not a time in milliseconds')
@@ -72,8 +81,21 @@ local function stay(millis)
   redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(redis.call('PTTL', KEYS[1]), millis)))
 end
 
+-- Removes these fields; not one by one, so that the key is used no more once it is empty: a node of
+-- a cluster whose slot is moving refuses it.
 local function remove(fields)
-  for _, field in ipairs(fields) do
-    redis.call('HDEL', KEYS[1], field)
+  for i = 1, #fields, 1000 do
+    redis.call('HDEL', KEYS[1], unpack(fields, i, math.min(i + 999, #fields)))
+  end
+end
+
+-- Writes the new hold, `ours` with the timestamp and `mode` with another, in place of the fields in
+-- `over`. If there are no others, one of these goes last, for the same reason.
+local function write(ours, mode, latest)
+  local last = #over == count and table.remove(over)
+  remove(over)
+  redis.call('HSET', KEYS[1], ours, stamp, mode, latest)
+  if last and last ~= ours and last ~= mode then
+    remove({ last })
   end
 end

@@ -17,18 +17,18 @@ if not started then
 end
 
 holders[ours] = nil
-remove(over)
-remove({ ours })
+table.insert(over, ours)
 -- If `read` has our timestamp, or a reader of the article removed it, it gets the latest timestamp
 -- of our other readers, so that the article's writers see them. If there are none, it is deleted.
 -- Any other timestamp in `read` is another reader's, and stays.
-if not holders['read'] or holders['read'] == started then
-  local last = readers()
-  if last then
-    redis.call('HSET', KEYS[1], 'read', last)
-  else
-    remove({ 'read' })
-  end
+local last = readers()
+local is_ours = not holders['read'] or holders['read'] == started
+if is_ours and not last then
+  table.insert(over, 'read')
 end
 -- The server deletes the key with its last field.
+remove(over)
+if is_ours and last then
+  redis.call('HSET', KEYS[1], 'read', last)
+end
 return 1

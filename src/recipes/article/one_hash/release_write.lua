@@ -16,6 +16,7 @@ if not holders['write'] or holders['write'] ~= holders[ours] then
   return 0
 end
 -- The server deletes the key with its last field.
+table.insert(over, 'write')
+table.insert(over, ours)
 remove(over)
-remove({ 'write', ours })
 return 1
