@@ -57,16 +57,19 @@ pub enum LostReason {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// Someone else held the lock, or kept changing it, for the whole wait. Nothing was done.
+    /// The lock was not free for the whole wait, or others kept changing it. Nothing was done.
     Contended {
         /// The function and the lock.
         context: ErrorContext,
-        /// How long [`Lock::acquire`](crate::Lock::acquire) or a similar function waited.
+        /// How long [`Lock::acquire`](crate::Lock::acquire) or a similar function waited. Of a set
+        /// the whole wait.
         waited: Option<Duration>,
-        /// The holder, if it is another thread of this process.
+        /// A holder that keeps us out, if it acquired the lock by the same
+        /// [`Locks`](crate::Locks).
         holder: Option<String>,
         /// The time left of the holder's lease, by the last reply. The holder may renew or release
-        /// it.
+        /// it. Of a reader's wait `None` in a holder's last second: it may be a waiting writer that
+        /// keeps us out.
         remaining: Option<Duration>,
     },
     /// The wait was cancelled by its [`Cancel`](crate::Cancel). Nothing was done, or it was undone.
@@ -313,12 +316,12 @@ impl fmt::Display for Error {
             } => {
                 match waited {
                     Some(waited) => {
-                        write!(f, "not acquired within {waited:.1?}: held by someone else")?;
+                        write!(f, "not acquired within {waited:.1?}: it was not free")?;
                     }
                     None => f.write_str("others kept changing it on every attempt")?,
                 }
                 if let Some(holder) = holder {
-                    write!(f, " (`{holder}` of this process)")?;
+                    write!(f, ", held by `{holder}` of this process")?;
                 }
                 if let Some(remaining) = remaining {
                     write!(f, "; the lease ends in {remaining:.1?} unless renewed")?;

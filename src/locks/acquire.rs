@@ -553,7 +553,7 @@ impl Wait<'_> {
         Error::Contended {
             context: self.operation.context(),
             waited: Some(now.saturating_duration_since(self.part.since)),
-            holder: self.stack.keeper.holder_of(self.key()),
+            holder: (self.stack.keeper).holder_against(self.key(), self.hold.kind()),
             remaining: left.filter(|left| !left.is_zero()),
         }
     }

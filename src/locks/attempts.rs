@@ -37,6 +37,8 @@ use crate::{
 /// A waiting writer asks again after this time, to renew its intent: the intent lasts one second,
 /// and the script renews it when less than 500 ms are left.
 const INTENT: Duration = Duration::from_millis(600);
+/// A writer's intent lasts at most this long, after which its writer no longer waits.
+const INTENT_ENDS: Duration = Duration::from_secs(1);
 /// The first look at a lease comes this long after the grant. From then on the server reports a
 /// loss.
 const ARMED_WITHIN: Duration = Duration::from_millis(20);
@@ -59,7 +61,7 @@ pub(super) struct Attempts<'a> {
     pub(super) uncertain: bool,
     /// An attempt got no reply: it may still be executed, whatever later replies say.
     pub(super) is_out: bool,
-    /// When the leases of the current holders end, by the last reply.
+    /// When the leases of the current holders end, by the last reply. `None`: not known.
     pub(super) busy_until: Option<Instant>,
     /// A reply named another holder.
     pub(super) was_refused: bool,
@@ -150,7 +152,10 @@ impl<'a> Attempts<'a> {
                 Ok(AttemptOutcome::AlreadyRun)
             }
             Attempt::Busy(longest) => {
-                self.busy_until = longest.and_then(|longest| reply.answered.checked_add(longest));
+                // A waiting writer keeps readers out too, and its intent is no lease.
+                let is_reader = self.hold.kind() == LockKind::Read;
+                let lease = longest.filter(|longest| !is_reader || *longest > INTENT_ENDS);
+                self.busy_until = lease.and_then(|lease| reply.answered.checked_add(lease));
                 self.uncertain = false;
                 self.was_refused = true;
                 let ask_again_at = reply.answered + self.longest_pause(longest);

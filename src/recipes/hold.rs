@@ -25,6 +25,13 @@ pub(crate) enum LockKind {
     Semaphore,
 }
 
+impl LockKind {
+    /// Returns true if this never waits for a holder of the other kind.
+    pub(crate) fn shares_with(self, holder: Self) -> bool {
+        matches!((self, holder), (Self::Read, Self::Read))
+    }
+}
+
 /// One hold on one lock of any kind, for a [`Watchdog`](crate::Watchdog) to renew.
 ///
 /// Any function may have acquired the lock. A hold of the [article's](super::read_write) editions

@@ -22,7 +22,7 @@ use crate::{
     error::{LostReason, Result},
     event::shielded,
     pool::{Limits, Process},
-    recipes::hold::Hold,
+    recipes::hold::{Hold, LockKind},
     time::{Clock, Deadline},
     wire::Call,
 };
@@ -71,11 +71,14 @@ impl Keeper {
         changed
     }
 
-    /// Returns the holder of this key, if a lease of this process has it.
-    pub(crate) fn holder_of(&self, key: &str) -> Option<String> {
+    /// Returns a holder of this key that keeps out a hold of this kind, if this keeper has its
+    /// lease.
+    pub(crate) fn holder_against(&self, key: &str, kind: LockKind) -> Option<String> {
         let state = self.state.lock();
-        let mut ids = state.of_key.get(key)?.iter();
-        let lease = ids.find_map(|id| state.schedule.item(*id))?;
+        let ids = state.of_key.get(key)?.iter();
+        let mut leases = ids.filter_map(|id| state.schedule.item(*id));
+        let excludes = |lease: &&Arc<LeaseState>| !kind.shares_with(lease.hold.kind());
+        let lease = leases.find(excludes)?;
         Some(lease.holder().as_str().to_owned())
     }
 

@@ -5,13 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lease, Lock, Locks, Options, Result};
-use redis::Client;
+use leasehold::{Error, Lease, Lock, Locks, Options, Owner, Result};
+use redis::{Client, Commands, Connection};
 
 use crate::common::{
     LONG, MS, Proxy, SLACK, Server,
     fake::Fake,
-    hold::comes_true,
+    hold::{comes_true, every_kind},
     wait::{at_once, unless_halted},
 };
 
@@ -181,5 +181,78 @@ fn a_wrong_password_ends_a_wait_at_once() {
             assert!(matches!(told, Err(Error::Pool { .. })), "{told:?}");
             assert!(asked.elapsed() < LONG / 4, "{:?}", asked.elapsed());
         }
+    });
+}
+
+/// Neither a holder that does not keep us out, nor the end of an intent as that of a lease.
+#[test]
+fn contended_says_only_what_was_seen() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let (ours, theirs) = (crate::connect(&server.url()), crate::connect(&server.url()));
+        let mut conn = server.connection().unwrap();
+        // Returns whether it names a holder, and tells the end of a lease.
+        let said = |lock: &Lock| {
+            let error = lock.acquire(300 * MS).map(drop).unwrap_err();
+            let text = error.to_string();
+            let Error::Contended {
+                holder, remaining, ..
+            } = error
+            else {
+                panic!("{text}");
+            };
+            assert_eq!(
+                text.contains(" of this process"),
+                holder.is_some(),
+                "{text}"
+            );
+            assert_eq!(
+                text.contains("lease ends in"),
+                remaining.is_some(),
+                "{text}"
+            );
+            assert!(!text.contains("someone else"), "{text}");
+            (holder.is_some(), remaining.is_some())
+        };
+        for (lock, again) in every_kind(&ours).into_iter().zip(every_kind(&theirs)) {
+            if lock.name() == "read" {
+                continue;
+            }
+            let another = lock
+                .clone()
+                .with(Options::new().owner(Owner::new("x").unwrap()));
+            let held = lock.acquire(LONG).unwrap();
+            // The holder is of this process in both cases, but by another `Locks`.
+            assert_eq!(said(&another), (true, true), "{}", lock.name());
+            let again = again.with(Options::new().owner(Owner::new("y").unwrap()));
+            assert_eq!(said(&again), (false, true), "{}", lock.name());
+            held.release().unwrap();
+        }
+        // A writer of this process, and of another.
+        let writer = ours.write("a").acquire(LONG).unwrap();
+        assert_eq!(said(&ours.read("a")), (true, true));
+        assert_eq!(said(&theirs.read("a")), (false, true));
+        writer.release().unwrap();
+        // Only the intent of a writer of another process keeps our reader out.
+        let reader = ours.read("a").acquire(LONG).unwrap();
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| theirs.write("a").acquire(LONG).map(drop));
+            let has_intent = |conn: &mut Connection| {
+                let fields: Vec<String> = conn.hkeys("lock:a").unwrap();
+                fields.iter().any(|field| field.starts_with("i:"))
+            };
+            assert!(comes_true(|| has_intent(&mut conn)));
+            assert_eq!(said(&ours.read("a")), (false, false));
+            reader.release().unwrap();
+            writer.join().unwrap().unwrap();
+        });
+        // The writer has died, so no one holds it.
+        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut conn).unwrap();
+        let end = seconds * 1_000 + micros / 1_000 + 1_000;
+        let intent = ("i:dead", end.to_string());
+        let fields = [("kind", "rw".to_owned()), intent];
+        let () = conn.hset_multiple("lock:b", &fields).unwrap();
+        let _: bool = conn.pexpire("lock:b", 1_000).unwrap();
+        assert_eq!(said(&ours.read("b")), (false, false));
     });
 }
