@@ -229,8 +229,11 @@ fn a_sweep_removes_no_member_without_a_mark() {
         let next = take(&mut conn, 9, LONG).unwrap();
         assert_eq!(conn.zcard::<_, u64>(KEY).unwrap(), 3);
         // Now the first is theirs.
-        let refused = semaphore::try_acquire(&mut conn, "api", 9, &Token::random(), LONG);
-        assert!(matches!(refused, Err(Error::WrongKind { .. })));
+        let another = |conn: &mut Connection| {
+            let refused = semaphore::try_acquire(conn, "api", 9, &Token::random(), LONG);
+            assert!(matches!(refused, Err(Error::WrongKind { .. })));
+        };
+        another(&mut conn);
         assert!(semaphore::renew(&mut conn, "api", &ours, 2 * LONG).unwrap());
         for token in [ours, next] {
             assert!(semaphore::release(&mut conn, "api", &token).unwrap());
@@ -239,6 +242,11 @@ fn a_sweep_removes_no_member_without_a_mark() {
             conn.zrange::<_, Vec<String>>(KEY, 0, -1).unwrap(),
             ["theirs"]
         );
+        // A score that is no end, behind a permit.
+        let () = conn.del(KEY).unwrap();
+        take(&mut conn, 9, LONG).unwrap();
+        let () = conn.zadd(KEY, "theirs", f64::INFINITY).unwrap();
+        another(&mut conn);
     });
 }
 

@@ -66,7 +66,7 @@ local function read_companion()
   if wrong then
     return wrong
   end
-  local stored = fence and redis.call('HGETALL', KEYS[2]) or {}
+  local stored = redis.call('HGETALL', KEYS[2])
   for i = 1, #stored, 2 do
     beside[stored[i]] = stored[i + 1]
   end

@@ -3,8 +3,10 @@
 //! The key `lock:NAME` is a sorted set. A member is a holder's token, and its score the end of that
 //! holder's permit in milliseconds by the server's clock. So each holder has its own lease: the
 //! permit of a crashed holder is free once its lease has ended, even if others renew theirs, and a
-//! release removes only its own permit. The companion, a hash, shows operators who holds permits
-//! and since when. Both keys are deleted with the last permit.
+//! release removes only its own permit. The companion, a hash, has a field for each permit: it marks
+//! the set as ours, since other programs have sorted sets too, and shows operators who holds permits
+//! and since when. Both keys are deleted with the last permit. If the companion is lost, holders
+//! renew and release as before, and nobody gets a new permit until the last of them has ended.
 //!
 //! # The number of permits
 //!
@@ -85,7 +87,8 @@ const MOST_PERMITS: u32 = 10_000;
 /// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so [`Error::token`](crate::Error)
 ///   may hold a permit until the lease ends. Release it, or repeat the call, on another connection.
 /// - [`Error::WrongKind`](crate::Error::WrongKind): the key is not a semaphore of this kind (it may
-///   be one of the book's), or its companion key is not a companion. Nothing was changed.
+///   be one of the book's or another program's), or its companion key is lost or not a companion.
+///   Nothing was changed.
 /// - [`Error::Redis`](crate::Error::Redis): the server refused; no permit was acquired.
 ///
 /// # Example
