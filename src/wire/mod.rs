@@ -6,7 +6,9 @@ mod replicas;
 mod script;
 mod watch;
 
-pub(crate) use exchange::{exchange, exchange_each, is_interrupted, next_reply, typed, words};
+pub(crate) use exchange::{
+    exchange, exchange_each, exchange_partly, is_interrupted, next_reply, typed, words,
+};
 pub(crate) use finished::{Finished, Lending};
 pub(crate) use replicas::{MOST_REPLICAS, Replicas};
 #[cfg(feature = "testing")]

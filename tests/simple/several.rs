@@ -259,3 +259,29 @@ fn all_share_one_deadline() {
         );
     });
 }
+
+/// Busy or not: the server may have lost its scripts.
+#[test]
+fn all_are_released_in_one_round_trip() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut admin = server.connection().unwrap();
+    let mut conn = proxy.connection().unwrap();
+    let names: Vec<String> = (0..20).map(|number| format!("n{number:02}")).collect();
+    let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let ran = with_locks(&mut conn, &names, LONG, LONG, |_, _| {
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut admin).unwrap();
+        proxy.take_bursts();
+    });
+    ran.unwrap().unwrap().unless_lost().unwrap();
+    let bursts = proxy.take_bursts();
+    assert_eq!(bursts.iter().map(Vec::len).collect::<Vec<_>>(), [20]);
+
+    let () = admin.set("lock:z", "someone").unwrap();
+    names.push("z");
+    let ran = with_locks(&mut conn, &names, 30 * MS, LONG, |_, _| panic!("it ran"));
+    assert!(ran.unwrap().is_none());
+    let bursts = proxy.take_bursts();
+    assert_eq!(bursts.last().map(Vec::len), Some(20), "{bursts:?}");
+    assert_eq!(admin.keys::<_, Vec<String>>("*").unwrap(), ["lock:z"]);
+}

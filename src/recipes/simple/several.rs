@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use redis::Connection;
+use redis::{Connection, Value};
 
 use super::{
     acquire, take_or_set_end,
@@ -14,9 +14,10 @@ use super::{
 use crate::{
     error::{Error, Operation, Result, ensure},
     name::LockName,
-    recipes::{ran::Ran, transaction::was_interrupted},
+    recipes::{mutex, ran::Ran, transaction::was_interrupted},
     time::{Deadline, lease_millis},
     token::Token,
+    wire::{exchange_partly, is_interrupted},
 };
 
 const WITH_LOCKS: &str = "with_locks";
@@ -30,7 +31,8 @@ const WITH_LOCKS: &str = "with_locks";
 /// `acquire_timeout` applies to all locks together, `lock_timeout` to each. While it waits, the
 /// locks that are already held are renewed after each third of `lock_timeout`; after that nothing
 /// is renewed. `run` gets the connection, and the tokens in the order of the names. Otherwise like
-/// [`with_lock`](crate::with_lock). Each lock costs one round trip to acquire and two to release.
+/// [`with_lock`](crate::with_lock). Each lock costs one round trip to acquire, and their
+/// release one in all.
 ///
 /// If the connection fails during the release, the remaining locks end with their leases.
 ///
@@ -188,13 +190,41 @@ fn renew_all(conn: &mut Connection, held: &[HeldLock], lease: u64) -> Result<()>
     Ok(())
 }
 
-/// Releases all locks, even if one fails, unless the connection fails. The error names all that
-/// were lost, or is the first of another kind.
+/// Releases all locks in one round trip, even if one fails, unless the connection fails. The error
+/// names all that were lost, or is the first of another kind.
 fn release_all(conn: &mut Connection, held: &[HeldLock]) -> Result<()> {
+    if held.is_empty() {
+        return Ok(());
+    }
+    let mut packed = Vec::new();
+    for (lock, token) in held {
+        let call = mutex::releasing(lock.key(), token);
+        if packed.is_empty() {
+            // The server may not know the script.
+            call.whole().write_packed_command(&mut packed);
+        } else {
+            call.command().write_packed_command(&mut packed);
+        }
+    }
+    let (replies, missing) = exchange_partly(conn, &packed, held.len());
+    let mut replies = replies.into_iter();
     let (mut lost, mut failed) = (Vec::new(), Ok(()));
     for (lock, token) in held {
         let operation = Operation::new(WITH_LOCKS, lock.text());
-        match released_as(operation, token, give_back(conn, lock, token)) {
+        let given_back = match (replies.next(), &missing) {
+            (Some(Value::Int(count)), _) => Ok(count > 0),
+            (None, Some(error)) if !is_interrupted(error) => {
+                Err(operation.unanswered(Some(token), error.clone()))
+            }
+            // The script may have released it already.
+            (None, Some(error)) => match give_back(conn, lock, token) {
+                Ok(false) => Err(operation.unknown(Some(token), error.clone())),
+                given_back => given_back,
+            },
+            // The caller has left a transaction open, or the server refuses the script.
+            _ => give_back(conn, lock, token),
+        };
+        match released_as(operation, token, given_back) {
             Err(Error::Lost { .. }) => lost.push(lock.text()),
             Err(error) if is_silent(&error) => {
                 failed = failed.and(Err(error));

@@ -100,3 +100,27 @@ fn a_slot_that_moves_between_two_locks_of_a_set_is_still_one_slot() {
             .unwrap();
     });
 }
+
+/// Each shard gets one write, and all at once.
+#[test]
+fn what_a_set_does_not_keep_is_given_back_on_every_shard() {
+    let cluster = shared();
+    let (locks, others) = (connect(&cluster), connect(&cluster));
+    let tags = [0, 1, 2].map(|shard| cluster.tag(shard, "set-back").unwrap());
+    // The key of the busy lock comes last.
+    let busy = format!("z{{{}}}", tags[2]);
+    let held = others.lock(&busy).acquire(LONG).unwrap();
+    let all = || tags.iter().flat_map(|tag| kinds(&locks, tag));
+    let options = Options::new().drop_timeout(MS);
+    let set = LockSet::of(all().chain([locks.lock(&busy)])).with(options);
+    let is_busy = |error: &Error| matches!(error, Error::Contended { .. });
+    assert!(is_busy(&set.acquire(500 * MS).unwrap_err()));
+    for lock in all() {
+        assert!(!lock.inspect().unwrap().is_held(), "{}", lock.name());
+    }
+    held.release().unwrap();
+    set.acquire(LONG).unwrap().release().unwrap();
+    for lock in all() {
+        assert!(!lock.inspect().unwrap().is_held(), "{}", lock.name());
+    }
+}

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lease, Locks, Options, Result};
+use leasehold::{Error, Lease, LockSet, Locks, Options, Result};
 
 use super::{connect, holes::cover_only_what_is_there, mutex};
 use crate::common::{Cluster, LONG, MS, Resharding, SLACK, hold::comes_true};
@@ -181,4 +181,45 @@ fn leases_that_did_not_move_to_a_frozen_shard_are_renewed_on_time() {
     others_go_on(&locks, &[stays], &[kept]);
     assert!(!gone.is_held());
     cluster.nodes[1].thaw().unwrap();
+}
+
+/// The two are asked at once, and together they get one I/O time-out.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
+fn a_set_beside_two_frozen_shards_returns_within_one_timeout() {
+    let cluster = patient();
+    let (locks, others) = (connect(&cluster), connect(&cluster));
+    let tags: Vec<_> = (0..3).map(|n| cluster.tag(n, "set").unwrap()).collect();
+    let busy = format!("z{{{}}}", tags[2]);
+    let held = others.lock(&busy).acquire(LONG).unwrap();
+    let all = tags.iter().map(|tag| mutex(&locks, tag));
+    let all = all.chain([locks.lock(&busy)]);
+    let set = LockSet::of(all).with(Options::new().drop_timeout(LONG));
+    let limit = 1_500 * MS;
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let began = Instant::now();
+            let error = set.acquire(limit).unwrap_err();
+            (error, began.elapsed())
+        });
+        assert!(comes_true(|| locks
+            .lock(&busy)
+            .inspect()
+            .unwrap()
+            .waiting_here()
+            == 1));
+        cluster.nodes[0].freeze().unwrap();
+        cluster.nodes[1].freeze().unwrap();
+        let (error, took) = waiter.join().unwrap();
+        let is_free = !mutex(&others, &tags[2]).inspect().unwrap().is_held();
+        cluster.nodes[0].thaw().unwrap();
+        cluster.nodes[1].thaw().unwrap();
+        assert!(matches!(error, Error::Contended { .. }), "{error:?}");
+        assert!(is_free, "the third shard answers");
+        // Their I/O time-out is 2 s.
+        assert!(took < limit + 2_250 * MS + SLACK, "{took:?}");
+    });
+    held.release().unwrap();
+    let is_free = |tag: &String| !mutex(&others, tag).inspect().unwrap().is_held();
+    assert!(comes_true(|| tags.iter().all(is_free)));
 }
