@@ -363,3 +363,22 @@ fn a_release_of_all_that_meets_a_fault_is_repeated_or_unknown() {
         assert!(comes_true(|| bench.held().is_empty()));
     });
 }
+
+/// One after the other they would take two seconds. A set of several `Locks` stands for one of
+/// several shards.
+#[test]
+fn several_servers_are_asked_at_once() {
+    unless_halted(|| {
+        let mut benches = [(); 5].map(|()| Bench::new(crate::options()));
+        let lock = |(bench, n): (&Bench, u32)| bench.locks.lock(&format!("a{n}"));
+        let leases = LockSet::of(benches.iter().zip(0..).map(lock));
+        let leases = leases.acquire(LONG).unwrap();
+        for bench in &benches {
+            bench.proxy.delay_each(400 * MS);
+        }
+        let asked = Instant::now();
+        leases.release().unwrap();
+        assert!(asked.elapsed() < 400 * MS + SLACK, "{:?}", asked.elapsed());
+        assert!(benches.iter_mut().all(|bench| bench.held().is_empty()));
+    });
+}
