@@ -24,7 +24,7 @@ use super::{
 use crate::{
     error::{Error, Result, code, makes_no_sense},
     pool::{
-        Access, Address, MasterPlace, connect, last_that_may_pass, no_useful_answer, with_address,
+        Access, Address, MasterPlace, asked, last_that_may_pass, no_useful_answer, with_address,
     },
     time::{self, Deadline},
 };
@@ -209,15 +209,16 @@ impl Map {
         Some(Redirect::Moved)
     }
 
-    /// Opens a connection to the node at this address, master or not.
-    pub(super) fn open_at(
+    /// Opens a connection to the node at this address, master or not, and asks the first question.
+    pub(super) fn ask_at<T: Send + 'static>(
         &self,
         client: &Client,
         address: &Address,
         deadline: Deadline,
-    ) -> RedisResult<Connection> {
+        ask: impl Fn(&mut Connection) -> RedisResult<T> + Send + Sync + 'static,
+    ) -> RedisResult<(Connection, T)> {
         let client = with_address(client, &address.host, address.port)?;
-        connect(&client, deadline.remaining_up_to(self.limit))
+        asked(&client, deadline.remaining_up_to(self.limit), ask)
     }
 
     /// Asks the nodes, unless another thread got an answer while this one waited for it.
@@ -285,8 +286,12 @@ impl Map {
         node: &Address,
         deadline: Deadline,
     ) -> RedisResult<Layout> {
-        let mut connection = self.open_at(client, node, deadline)?;
-        let answer: Value = redis::cmd("CLUSTER").arg("SLOTS").query(&mut connection)?;
+        let slots = |connection: &mut Connection| {
+            redis::cmd("CLUSTER")
+                .arg("SLOTS")
+                .query::<Value>(connection)
+        };
+        let (_, answer) = self.ask_at(client, node, deadline, slots)?;
         layout::read(answer, node, self.translation.as_ref()).ok_or_else(makes_no_sense)
     }
 }

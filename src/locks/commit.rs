@@ -409,7 +409,7 @@ impl Lease {
         let (mut pauses, mut was_closed) = (Backoff::new(), false);
         loop {
             let mut conn = server.lend(self.hold().lock_name().key())?;
-            let done = send(conn.connection());
+            let done = conn.asked(&mut send);
             drop(conn);
             let Err(Error::Redis { source, .. }) = &done else {
                 return done;

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     error::{Error, Result, is_left_by_replicas},
     time::Deadline,
+    wire::Bounds,
 };
 
 /// The pause between attempts while the server that is named as the master is not one yet.
@@ -359,6 +360,15 @@ impl Connector {
     /// Returns the error for a failed connection.
     pub(super) fn failure(&self, limit: Duration, error: RedisError) -> Error {
         reasons::failure(&self.server(), limit, error)
+    }
+
+    /// Returns the bounds of a call on a connection to the server. `limit`: if it is not one I/O
+    /// time-out.
+    pub(crate) fn bounds(&self, limit: Option<Duration>) -> Bounds {
+        Bounds {
+            peer: self.server(),
+            limit: limit.unwrap_or(self.0.limits.answer),
+        }
     }
 
     /// Returns the name of the server for errors.

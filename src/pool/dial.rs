@@ -1,21 +1,29 @@
 //! Opens a connection to one address, with settings and time-outs, and refuses servers that cannot
 //! be used for locks.
 
-use std::{net::ToSocketAddrs, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    sync::Arc,
+    time::Duration,
+};
 
 use redis::{
     Client, Connection, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
     RedisConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value,
 };
 
-use super::reasons::{failure, is_unknown_command, redis_at, refuse_sentinel};
+use super::reasons::{failure, is_unknown_command, redis_at, refuse_sentinel, shown};
 #[cfg(feature = "tls-rustls")]
 use super::tls::prepare_tls;
 use crate::{
     error::{Error, Result, makes_no_sense},
     time::Deadline,
-    wire::{exchange, is_interrupted},
+    wire::{exchange, is_interrupted, within},
 };
+
+/// The reply to `INFO server`, and the role if it was requested.
+type Greeting = (String, Option<String>);
 
 /// The oldest server that this library is tested with.
 const OLDEST_REDIS: (u32, u32) = (6, 2);
@@ -76,13 +84,17 @@ pub(super) fn open(
     has_to_be_master: bool,
 ) -> Result<Connection> {
     let server = client.get_connection_info().addr();
-    let greet = || greeted(client, attempt.remaining_up_to(limit), has_to_be_master);
+    let greet = || {
+        asked(client, attempt.remaining_up_to(limit), move |connection| {
+            greeted(connection, has_to_be_master)
+        })
+    };
     let mut greeted = greet();
     if greeted.as_ref().is_err_and(is_interrupted) && !attempt.has_passed() {
         // None of our calls was sent yet, so a retry is safe.
         greeted = greet();
     }
-    let (connection, info, role) =
+    let (connection, (info, role)) =
         greeted.map_err(|error| failure(&redis_at(server), limit, error))?;
     if let Some(role) = role.filter(|role| role != "master") {
         let role = if role == "slave" { "replica" } else { &role };
@@ -97,20 +109,15 @@ pub(super) fn open(
     Ok(connection)
 }
 
-/// Opens a connection and reads the server's `INFO server`, and its role if requested.
-fn greeted(
-    client: &Client,
-    limit: Duration,
-    asks_for_role: bool,
-) -> RedisResult<(Connection, String, Option<String>)> {
-    let mut connection = connect(client, limit)?;
+/// Reads the server's `INFO server`, and its role if requested.
+fn greeted(connection: &mut Connection, asks_for_role: bool) -> RedisResult<Greeting> {
     let mut questions = redis::pipe();
     questions.cmd("INFO").arg("server");
     if asks_for_role {
         questions.cmd("ROLE");
     }
     let count = questions.len();
-    let replies = exchange(&mut connection, &questions.get_packed_pipeline(), count)?;
+    let replies = exchange(connection, &questions.get_packed_pipeline(), count)?;
     let mut replies = replies.into_iter().map(Value::extract_error);
     let info = match replies.next().ok_or_else(makes_no_sense)? {
         Ok(info) => redis::from_redis_value(info)?,
@@ -122,16 +129,63 @@ fn greeted(
         role => role,
     };
     let role = role.map(redis::from_redis_value).transpose()?;
-    Ok((connection, info, role))
+    Ok((info, role))
 }
 
-/// Opens a connection whose time-outs are the rest of the limit.
-pub(crate) fn connect(client: &Client, limit: Duration) -> RedisResult<Connection> {
+/// Opens a connection and asks the first questions on it, all within the limit. The connection's
+/// time-outs are what is left of it.
+///
+/// A host's addresses are tried one after another, each with its share of the time, until a server
+/// has answered at one of them. With TLS redis-rs tries them, because it checks the certificate
+/// against the host that it connects to: there an address that gives no answer uses up the time.
+pub(crate) fn asked<T: Send + 'static>(
+    client: &Client,
+    limit: Duration,
+    ask: impl Fn(&mut Connection) -> RedisResult<T> + Send + Sync + 'static,
+) -> RedisResult<(Connection, T)> {
     let deadline = Deadline::after(limit);
-    // redis-rs tries the addresses of a host one after another, each for its own time-out.
-    let connection = logged_in(client, limit / addresses(client))?;
-    set_timeouts(&connection, deadline.remaining_up_to(limit))?;
-    Ok(connection)
+    let peer = shown(client.get_connection_info().addr());
+    let clients = at_each_address(client, &peer, limit)?;
+    first_that_answers(clients, &peer, deadline, ask)
+}
+
+fn first_that_answers<T: Send + 'static>(
+    clients: Vec<Client>,
+    peer: &str,
+    deadline: Deadline,
+    ask: impl Fn(&mut Connection) -> RedisResult<T> + Send + Sync + 'static,
+) -> RedisResult<(Connection, T)> {
+    let (ask, mut count, mut failure) = (Arc::new(ask), clients.len(), None);
+    for client in clients {
+        let share = deadline.remaining() / u32::try_from(count).unwrap_or(u32::MAX);
+        let ask = Arc::clone(&ask);
+        let asked = within(peer, share, move || {
+            let deadline = Deadline::after(share);
+            let mut connection = logged_in(&client, share)?;
+            set_timeouts(&connection, deadline.remaining_up_to(share))?;
+            let answer = ask(&mut connection)?;
+            Ok((connection, answer))
+        });
+        match asked {
+            Err(error) if error.is_io_error() => failure = Some(error),
+            asked => return asked,
+        }
+        count -= 1;
+    }
+    Err(failure.unwrap_or_else(|| io::Error::other("the host has no address").into()))
+}
+
+/// The client for each address of its host, or the client itself if it has no host name.
+fn at_each_address(client: &Client, peer: &str, limit: Duration) -> RedisResult<Vec<Client>> {
+    let (host, port) = match client.get_connection_info().addr() {
+        ConnectionAddr::Tcp(host, port) if host.parse::<IpAddr>().is_err() => (host.clone(), *port),
+        _ => return Ok(vec![client.clone()]),
+    };
+    let found = within(peer, limit, move || {
+        Ok((host.as_str(), port).to_socket_addrs()?.collect::<Vec<_>>())
+    })?;
+    let client_at = |at: &SocketAddr| with_address(client, &at.ip().to_string(), at.port());
+    found.iter().map(client_at).collect()
 }
 
 /// Connects and logs in. redis-rs reports any error at login as a wrong password, even one about
@@ -171,19 +225,6 @@ fn log_in(client: &Client, limit: Duration) -> RedisResult<()> {
     let mut auth = redis::cmd("AUTH");
     auth.arg(login.username()).arg(login.password());
     auth.exec(&mut connection)
-}
-
-/// Returns the number of addresses of the host, at least one.
-fn addresses(client: &Client) -> u32 {
-    let (host, port) = match client.get_connection_info().addr() {
-        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            (host.as_str(), *port)
-        }
-        _ => return 1,
-    };
-    let found = (host, port).to_socket_addrs();
-    let count = found.map_or(1, Iterator::count).max(1);
-    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 pub(super) fn set_timeouts(connection: &Connection, timeout: Duration) -> RedisResult<()> {
@@ -226,7 +267,10 @@ fn version_in(info: &str) -> Option<(&str, (u32, u32))> {
 
 #[cfg(test)]
 mod tests {
+    use std::{io::Write, net::TcpListener, thread};
+
     use super::*;
+    use crate::time;
 
     fn settings_of(client: &Client) -> ConnectionInfo {
         let prepared = prepared(client).unwrap();
@@ -259,15 +303,47 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_at_least_one_address() {
+    fn only_a_host_name_has_several_addresses() {
+        let limit = Duration::from_secs(20);
         for url in [
             "redis://127.0.0.1/",
             "redis://[::1]/",
             "redis+unix:///nowhere",
-            "redis://no.such.host.invalid/",
         ] {
-            assert_eq!(addresses(&Client::open(url).unwrap()), 1, "{url}");
+            let client = Client::open(url).unwrap();
+            let clients = at_each_address(&client, "", limit).unwrap();
+            let addresses = clients.iter().map(|it| it.get_connection_info().addr());
+            let own = client.get_connection_info().addr();
+            assert!(addresses.eq([own]), "{url}");
         }
+        let nowhere = Client::open("redis://no.such.host.invalid/").unwrap();
+        assert!(at_each_address(&nowhere, "", limit).is_err());
+    }
+
+    #[test]
+    fn an_address_that_does_not_answer_costs_only_its_share() {
+        let at = |listener: &TcpListener| {
+            let port = listener.local_addr().unwrap().port();
+            // It sends nothing of its own.
+            prepared(&Client::open(format!("redis://127.0.0.1:{port}/")).unwrap()).unwrap()
+        };
+        let [silent, closed, alive] = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let clients = [at(&silent), at(&closed), at(&alive)];
+        drop(closed);
+        let pong = thread::spawn(move || {
+            let (mut client, _) = alive.accept().unwrap();
+            client.write_all(b"+PONG\r\n").unwrap();
+            client
+        });
+        let ask = |connection: &mut Connection| redis::cmd("PING").query::<String>(connection);
+        let limit = Duration::from_secs(6);
+        let begun = time::now();
+        let asked = first_that_answers(clients.to_vec(), "", Deadline::after(limit), ask);
+        assert_eq!(asked.unwrap().1, "PONG");
+        assert!(begun.elapsed() >= limit / 4, "{:?}", begun.elapsed());
+        pong.join().unwrap();
+        let asked = first_that_answers(clients[1..2].to_vec(), "", Deadline::after(limit), ask);
+        assert!(asked.is_err_and(|error| error.is_connection_refusal()));
     }
 
     /// If rustls has two providers to choose from, it panics unless one is set before it connects.

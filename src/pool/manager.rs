@@ -20,11 +20,13 @@ use super::{
 use crate::{
     error::{Error, Result},
     time::{self, Deadline},
-    wire::{Finished, Lending},
+    wire::{Bounds, Finished, Lending, ask, bounding},
 };
 
 /// A connection that was idle for longer is sent a `PING` before it is lent.
 const IDLE_BEFORE_PING: Duration = Duration::from_secs(30);
+/// A peer that has answered within this time is trusted not to send its next reply byte by byte.
+pub(crate) const JUST_ANSWERED: Duration = Duration::from_millis(100);
 /// With sentinels, a connection is lent only if they were asked within this time.
 const SAID_LATELY: Duration = Duration::from_secs(1);
 
@@ -40,6 +42,8 @@ pub(super) struct Lendable {
     /// The errors that its borrower has met since it was lent.
     lending: Lending,
     returned: Instant,
+    /// How long a call on it may take in all, unless it answered just before it was lent.
+    pub(super) bounds: Option<Bounds>,
     /// The reason to close it when it comes back, if its borrower has found one.
     pub(super) finished: Option<Finished>,
     /// Its borrower had direct access to it, and may have changed its time-outs.
@@ -140,6 +144,7 @@ impl PoolState {
             lent: asked,
             lending: Lending::now(),
             returned: asked,
+            bounds: None,
             finished: None,
             touched: AtomicBool::new(false),
         })
@@ -156,6 +161,8 @@ impl PoolState {
         }
         connection.lent = time::now();
         connection.lending = Lending::now();
+        let idle = connection.lent.duration_since(connection.returned);
+        connection.bounds = (is_new || idle >= JUST_ANSWERED).then(|| self.connector.bounds(None));
         self.connector.check(SAID_LATELY);
         let (doubted, replaced) = {
             let distrust = self.distrust.lock();
@@ -170,11 +177,12 @@ impl PoolState {
         }
         let io_timeout = self.connector.limits().answer;
         let (mut proof, mut limit) = (Ok(()), io_timeout);
-        if doubted || connection.lent.duration_since(connection.returned) >= IDLE_BEFORE_PING {
+        if doubted || idle >= IDLE_BEFORE_PING {
             connection.proven = connection.lent;
             *connection.touched.get_mut() = true;
             limit = deadline.remaining_up_to(io_timeout);
-            proof = ping(&mut connection.connection, limit);
+            let bounds = Some(self.connector.bounds(Some(limit)));
+            proof = bounding(&mut connection.connection, bounds, |it| ping(it, limit));
             connection.lent = time::now();
         }
         if proof.is_ok() && mem::take(connection.touched.get_mut()) {
@@ -223,7 +231,7 @@ impl Lendable {
 /// Sends a `PING`. An open `MULTI` is an error as well: then the reply is another.
 fn ping(connection: &mut Connection, limit: Duration) -> RedisResult<()> {
     set_timeouts(connection, limit)?;
-    match redis::cmd("PING").query::<String>(connection) {
+    match ask::<String>(&redis::cmd("PING"), connection) {
         Ok(pong) if pong == "PONG" => Ok(()),
         Ok(_) => Err((ErrorKind::UnexpectedReturnType, "not an answer to PING").into()),
         Err(error) if is_forbidden(&error) => Ok(()),

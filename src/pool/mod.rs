@@ -28,25 +28,27 @@ use std::{
     time::Duration,
 };
 
-use redis::{Client, Connection};
+use redis::{Client, Connection, RedisResult};
 
 use crate::{
     cancel::Cancel,
     error::{Error, Result},
     time::{self, Deadline},
-    wire::Finished,
+    wire::{Finished, bounding},
 };
 #[cfg(feature = "cluster")]
 pub(crate) use connector::{Address, CLOCK_SKEW, MasterLocator, MasterPlace};
 pub(crate) use connector::{Connector, Limits, Opened, Process};
+use dial::set_timeouts;
 #[cfg(feature = "cluster")]
-pub(crate) use dial::{connect, with_address};
+pub(crate) use dial::{asked, with_address};
 #[cfg(feature = "cluster")]
 pub(crate) use login::{Access, LoginResult};
+pub(crate) use manager::JUST_ANSWERED;
 use manager::{Manager, PoolState};
-pub(crate) use reasons::is_unknown_command;
+pub(crate) use reasons::{failure, is_unknown_command};
 #[cfg(feature = "cluster")]
-pub(crate) use reasons::{failure, last_that_may_pass, no_useful_answer};
+pub(crate) use reasons::{last_that_may_pass, no_useful_answer};
 pub use settings::PoolBuilder;
 pub(crate) use url::Target;
 #[cfg(feature = "cluster")]
@@ -421,9 +423,22 @@ impl PooledConnection {
         self.connection.finished = Some(why);
     }
 
-    /// For callers that do not change its time-outs, so that these need not be reset.
-    pub(crate) fn connection(&mut self) -> &mut Connection {
-        &mut self.connection.connection
+    /// Runs a call of the library on it. Each exchange ends within one I/O time-out, however slowly
+    /// the reply comes, unless the connection has just answered another call.
+    ///
+    /// The closure does not change the time-outs, so that these need not be reset.
+    pub(crate) fn asked<T>(&mut self, ask: impl FnOnce(&mut Connection) -> T) -> T {
+        let bounds = self.connection.bounds.clone();
+        bounding(&mut self.connection.connection, bounds, ask)
+    }
+
+    /// Ends the exchanges of the next call sooner than one I/O time-out.
+    pub(crate) fn hurry(&mut self, limit: Duration) -> RedisResult<()> {
+        *self.connection.touched.get_mut() = true;
+        if let Some(bounds) = &mut self.connection.bounds {
+            bounds.limit = limit;
+        }
+        set_timeouts(&self.connection.connection, limit)
     }
 }
 

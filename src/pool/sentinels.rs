@@ -25,13 +25,13 @@ use known::{Known, NamedMaster, QUIET_AFTER_FAILOVER};
 
 use super::{
     connector::{Address, MasterLocator, MasterPlace, Survey},
-    dial::{connect, set_timeouts, speaking},
+    dial::{asked, set_timeouts, speaking},
     reasons,
 };
 use crate::{
     error::{Error, Result, makes_no_sense},
     time::{self, Deadline},
-    wire::exchange,
+    wire::{exchange, within},
 };
 
 /// An answer is believed for this long, unless something casts doubt on it.
@@ -390,18 +390,28 @@ impl SentinelConnections {
 impl SentinelConnection {
     fn question(&mut self, master: &str, limit: Duration) -> RedisResult<(NamedMaster, Duration)> {
         let deadline = Deadline::after(limit);
+        let name = master.to_owned();
         if let Some(mut connection) = self.kept.take() {
-            match question(&mut connection, master, limit) {
+            let peer = reasons::shown(self.client.get_connection_info().addr());
+            let name = name.clone();
+            let said = within(&peer, limit, move || {
+                let said = question(&mut connection, &name, limit)?;
+                Ok((connection, said))
+            });
+            match said {
                 // The sentinel may have restarted: try a new connection.
                 Err(error) if error.is_connection_dropped() => {}
                 said => {
-                    self.kept = said.is_ok().then_some(connection);
-                    return said;
+                    let (connection, said) = said?;
+                    self.kept = Some(connection);
+                    return Ok(said);
                 }
             }
         }
-        let mut connection = connect(&self.client, deadline.remaining_up_to(limit))?;
-        let said = question(&mut connection, master, deadline.remaining_up_to(limit))?;
+        let limit = deadline.remaining_up_to(limit);
+        let (connection, said) = asked(&self.client, limit, move |connection| {
+            question(connection, &name, deadline.remaining_up_to(limit))
+        })?;
         self.kept = Some(connection);
         Ok(said)
     }
@@ -409,16 +419,18 @@ impl SentinelConnection {
     /// Opens a subscription, by RESP3, in which messages are distinguishable from replies.
     fn subscribed(&self) -> Option<Connection> {
         let client = speaking(&self.client, ProtocolVersion::RESP3).ok()?;
-        let mut connection = connect(&client, SUBSCRIBING).ok()?;
-        let mut subscribe = redis::cmd("SUBSCRIBE");
-        let subscribe = subscribe.arg(&CHANNELS).get_packed_command();
-        connection.send_packed_command(&subscribe).ok()?;
-        for _ in CHANNELS {
-            let Value::Push { .. } = connection.recv_response().ok()? else {
-                return None;
-            };
-        }
-        connection.set_read_timeout(Some(AT_ONCE)).ok()?;
+        let subscribe = |connection: &mut Connection| {
+            let mut subscribe = redis::cmd("SUBSCRIBE");
+            let subscribe = subscribe.arg(&CHANNELS).get_packed_command();
+            connection.send_packed_command(&subscribe)?;
+            for _ in CHANNELS {
+                let Value::Push { .. } = connection.recv_response()? else {
+                    return Err(makes_no_sense());
+                };
+            }
+            connection.set_read_timeout(Some(AT_ONCE))
+        };
+        let (connection, ()) = asked(&client, SUBSCRIBING, subscribe).ok()?;
         Some(connection)
     }
 }

@@ -18,7 +18,13 @@ use std::{fmt, time::Duration};
 
 #[cfg(feature = "cluster")]
 use crate::cluster::Nodes;
-use crate::{error::Result, name::LockName, pool::Connector, time::Deadline};
+use crate::{
+    error::Result,
+    name::LockName,
+    pool::{Connector, failure},
+    time::Deadline,
+    wire::within,
+};
 pub use finding::{Finding, Severity};
 use questions::Questions;
 
@@ -86,11 +92,14 @@ impl Probe {
 
     /// Probes the server of this connector, with the keys of a lock that no one else uses.
     pub(crate) fn of_server(connector: &Connector, lock: &LockName) -> Result<Self> {
-        let mut asked = Questions::begin(connector, lock, Deadline::after(LONGEST))?;
-        let mut findings = vec![asked.server(), asked.topology()];
-        findings.extend(asked.sentinels());
-        findings.extend(asked.the_rest());
-        Ok(Self { findings })
+        let (connector, lock) = (connector.clone(), lock.clone());
+        bounded(&connector.clone(), move |deadline| {
+            let mut asked = Questions::begin(&connector, &lock, deadline)?;
+            let mut findings = vec![asked.server(), asked.topology()];
+            findings.extend(asked.sentinels());
+            findings.extend(asked.the_rest());
+            Ok(Self { findings })
+        })
     }
 
     /// Probes the master of the lock's shard, and runs one script on each of the other masters.
@@ -99,12 +108,28 @@ impl Probe {
         let deadline = Deadline::after(LONGEST);
         let shard = nodes.shard_for(lock.key(), deadline)?;
         let connector = nodes.pool_of(shard)?.connector();
-        let mut asked = Questions::begin(&connector, lock, deadline)?;
-        let (topology, shards) = shards::ask_all(nodes, lock, deadline);
-        let mut findings = vec![asked.server(), topology, shards];
-        findings.extend(asked.the_rest());
-        Ok(Self { findings })
+        let (nodes, lock) = (nodes.clone(), lock.clone());
+        bounded(&connector.clone(), move |deadline| {
+            let mut asked = Questions::begin(&connector, &lock, deadline)?;
+            let (topology, shards) = shards::ask_all(&nodes, &lock, deadline);
+            let mut findings = vec![asked.server(), topology, shards];
+            findings.extend(asked.the_rest());
+            Ok(Self { findings })
+        })
     }
+}
+
+/// Runs the questions on a thread of their own, which is left behind if the server keeps it longer
+/// than all of them may take.
+fn bounded(
+    connector: &Connector,
+    ask: impl FnOnce(Deadline) -> Result<Probe> + Send + 'static,
+) -> Result<Probe> {
+    let longest = LONGEST + connector.limits().connect;
+    let asked = within(&connector.server(), longest, || {
+        Ok(ask(Deadline::after(LONGEST)))
+    });
+    asked.unwrap_or_else(|error| Err(failure(&connector.server(), longest, error)))
 }
 
 impl fmt::Display for Probe {

@@ -412,7 +412,9 @@ impl<'a> Questions<'a> {
             let (limit, mut answers) = (self.asking.patience().remaining(), Vec::new());
             // An error, such as that of a master that has become a replica, is also among the
             // answers.
-            let _ = exchange_each(&mut connection, &all, COUNT, limit, |it| answers.push(it));
+            let _ = exchange_each(&mut connection, &all, COUNT, limit, |it| {
+                answers.push(it.and_then(Value::extract_error));
+            });
             match answers
                 .iter()
                 .find_map(|it| it.as_ref().err().filter(|it| it.is_io_error()))

@@ -25,7 +25,7 @@ use crate::{
     error::{Error, Result, may_pass},
     pool::{Connector, Opened},
     time::{self, Backoff},
-    wire::Finished,
+    wire::{Finished, ask},
 };
 
 const NAME: &str = "leasehold-listener";
@@ -358,7 +358,7 @@ impl Tracking {
         };
         let generation = ear.generation;
         if self.asked_for.replace(generation) != Some(generation) {
-            let asked = redirect_to(id).exec(connection);
+            let asked = ask::<()>(&redirect_to(id), connection);
             self.granted = match asked {
                 Ok(()) => true,
                 Err(error) if Finished::by_error(&error).is_some() => return Err(error),

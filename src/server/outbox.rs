@@ -287,7 +287,7 @@ impl SharedWrite<'_> {
         let packed: Vec<u8> = packed.copied().collect();
         let (count, sent) = (self.batch.len(), time::now());
         exchange_each(conn, &packed, count, io_timeout, |answer| {
-            self.tell_next(answer, sent, tracked);
+            self.tell_next(answer.and_then(Value::extract_error), sent, tracked);
         })
     }
 

@@ -16,7 +16,7 @@ use crate::{
     error::{Error, Result, no_answer},
     pool::{Connector, Limits, Pool, PooledConnection},
     time::{self, Deadline},
-    wire::{Call, Finished, exchange_each, is_unknown_script},
+    wire::{Call, Finished, ask, exchange_each, is_unknown_script},
 };
 
 /// Up to this many calls go alone: with few threads a wake-up costs more than a shared write saves.
@@ -136,7 +136,7 @@ impl RedisServer {
                     conn.close_when_returned(Finished::Replica);
                     continue;
                 }
-                let exchanged = write.exchange(conn.connection(), io_timeout, false);
+                let exchanged = conn.asked(|conn| write.exchange(conn, io_timeout, false));
                 self.close_if_finished(&mut conn, exchanged.err().as_ref());
                 return Ok(());
             }
@@ -158,14 +158,15 @@ impl RedisServer {
             Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
         };
         let (sent, mut replies) = (time::now(), Vec::with_capacity(calls.len()));
-        let mut hear = |answer| {
+        let mut hear = |answer: RedisResult<Value>| {
+            let answer = answer.and_then(Value::extract_error);
             let mut reply = Reply::untracked(answer, sent, false);
             self.heard(&mut reply, epoch);
             replies.push(Ok(reply));
         };
-        let exchanged = limit(&conn, patience, self.limits().answer).map(|limit| {
+        let exchanged = limit(&mut conn, patience, self.limits().answer).map(|limit| {
             let packed = packed(calls, teaching, None);
-            exchange_each(conn.connection(), &packed, calls.len(), limit, &mut hear)
+            conn.asked(|conn| exchange_each(conn, &packed, calls.len(), limit, &mut hear))
         });
         if let Err(error) = &exchanged {
             for _ in calls {
@@ -273,11 +274,11 @@ impl Server for RedisServer {
         // The first connection may have been idle when the server restarted.
         for _ in 0..2 {
             let mut conn = self.pool.get()?;
-            let pong = redis::cmd("PING").query::<Value>(conn.connection());
+            let pong = conn.asked(|conn| ask::<Value>(&redis::cmd("PING"), conn));
             if self.close_if_finished(&mut conn, pong.err().as_ref()) {
                 continue;
             }
-            let answer = call.send(conn.connection());
+            let answer = conn.asked(|conn| call.send(conn));
             self.close_if_finished(&mut conn, answer.as_ref().err());
             return Ok(answer);
         }
@@ -325,12 +326,12 @@ fn answered_by(
     io_timeout: Duration,
 ) -> RedisResult<Value> {
     limit(conn, sending.patience, io_timeout)?;
-    sending.call.ask(conn.connection())
+    conn.asked(|conn| sending.call.ask(conn))
 }
 
 /// Returns the longest wait for a reply, after setting it if it is shorter than an I/O time-out.
 fn limit(
-    conn: &PooledConnection,
+    conn: &mut PooledConnection,
     patience: Patience<'_>,
     io_timeout: Duration,
 ) -> RedisResult<Duration> {
@@ -338,7 +339,6 @@ fn limit(
     if left >= io_timeout {
         return Ok(io_timeout);
     }
-    conn.set_read_timeout(Some(left))?;
-    conn.set_write_timeout(Some(left))?;
+    conn.hurry(left)?;
     Ok(left)
 }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{Connection, ErrorKind, RedisError, RedisResult, Value};
+use redis::{ErrorKind, RedisError, RedisResult, Value};
 
 use super::{
     listener::Listener,
@@ -17,7 +17,7 @@ use crate::{
     event::shielded,
     pool::Connector,
     time::{self, Deadline},
-    wire::{Call, Finished, Replicas, is_unknown_script, next_reply},
+    wire::{Call, Replicas, exchange_each, is_unknown_script},
 };
 
 /// A batch times out after a third of the shortest lease, but not sooner than this.
@@ -135,8 +135,7 @@ impl RenewalsConnection {
         let count = calls.len() + usize::from(replicas.is_some());
         // A lease is counted from before the first byte is sent.
         let sent = time::now();
-        let mut values = Vec::with_capacity(count);
-        let (conversation, is_open) = self.converse(&packed, limit, count, &mut values);
+        let (conversation, is_open, values) = self.converse(&packed, limit, count);
         let failure = conversation.err().map(RenewalError::sent);
         let had = values.get(calls.len()).cloned().unwrap_or(Value::Nil);
         let mut values = values.into_iter();
@@ -163,26 +162,37 @@ impl RenewalsConnection {
         }
     }
 
-    /// Sends the batch and reads the replies. Returns whether the connection is open afterwards.
-    /// The listener's thread may be using or reopening it: the wait for that has the same limit as
-    /// the replies.
+    /// Sends the batch and reads the replies. Returns whether the connection is open afterwards, and
+    /// the replies that came. The listener's thread may be using or reopening it: the wait for that
+    /// has the same limit as the replies.
     fn converse(
         &self,
         packed: &[u8],
         limit: Duration,
         replies: usize,
-        values: &mut Vec<Value>,
-    ) -> (RedisResult<()>, bool) {
+    ) -> (RedisResult<()>, bool, Vec<Value>) {
         let used = self.tracked.using(Deadline::after(limit), |used| {
+            let (mut come, mut is_missing) = (Vec::with_capacity(replies), false);
             let asked = used.ask(Some(limit), |connection, _| {
-                caught(|| converse(connection, packed, limit, replies, values))?
+                // After a missing reply it is not known which call a later one belongs to.
+                caught(|| {
+                    exchange_each(connection, packed, replies, limit, |reply| match reply {
+                        Ok(reply) if !is_missing => come.push(reply),
+                        _ => is_missing = true,
+                    })
+                })?
             });
-            if let Some(finished) = values.iter().find_map(Finished::by_answer) {
-                used.finish(finished);
-            }
-            (asked, used.is_open())
+            // A replica has answered all of them too.
+            let asked = if come.len() < replies { asked } else { Ok(()) };
+            (asked, used.is_open(), come)
         });
-        let no_connection = || (Err((ErrorKind::Io, "no connection").into()), false);
+        let no_connection = || {
+            (
+                Err((ErrorKind::Io, "no connection").into()),
+                false,
+                Vec::new(),
+            )
+        };
         used.ok().flatten().unwrap_or_else(no_connection)
     }
 }
@@ -267,29 +277,6 @@ pub(super) fn packed(calls: &[Call], teaching: bool, replicas: Option<Replicas>)
         packed.extend(replicas.question().get_packed_command());
     }
     packed
-}
-
-/// Sends the batch and reads the replies, all before one deadline. After an error the connection
-/// must not be used again.
-fn converse(
-    connection: &mut Connection,
-    packed: &[u8],
-    limit: Duration,
-    replies: usize,
-    values: &mut Vec<Value>,
-) -> RedisResult<()> {
-    let deadline = Deadline::after(limit);
-    connection.set_write_timeout(Some(limit))?;
-    connection.send_packed_command(packed)?;
-    while values.len() < replies {
-        let remaining = deadline.remaining();
-        if remaining.is_zero() {
-            return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
-        }
-        connection.set_read_timeout(Some(remaining))?;
-        values.push(next_reply(connection)?);
-    }
-    Ok(())
 }
 
 /// Turns a panic of redis-rs into a failure of the connection: it would end the thread that renews

@@ -16,7 +16,10 @@
 //! Locks: `slot` while the connection is used. It is unlocked before an observer is called, which
 //! locks the queues or the keeper.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Connection, ErrorKind, RedisError, RedisResult};
@@ -24,9 +27,9 @@ use redis::{Connection, ErrorKind, RedisError, RedisResult};
 use super::listener::{Listener, Tracking};
 use crate::{
     error::{Error, Result},
-    pool::{Connector, Opened},
-    time::Deadline,
-    wire::Finished,
+    pool::{Connector, JUST_ANSWERED, Opened},
+    time::{self, Deadline},
+    wire::{self, Bounds, Finished, bounding},
 };
 
 /// The shortest time between two checks for another master, if there is no listener.
@@ -66,8 +69,8 @@ struct Open {
     /// The listener's count when it was opened: a connection of an earlier count is closed.
     left_a_replica: u64,
     tracking: Tracking,
-    /// It has answered, so keys that were read on it may be relied on.
-    has_answered: bool,
+    /// When it has answered: keys that were read on it may be relied on.
+    answered: Option<Instant>,
 }
 
 /// A tracked connection while it is used.
@@ -159,7 +162,9 @@ impl Tracked {
         self.run(slot, |used| {
             if used.is_open() {
                 let limit = used.slot.limit;
-                let _ = used.ask(limit, |connection, _| redis::cmd("PING").exec(connection));
+                let _ = used.ask(limit, |connection, _| {
+                    wire::ask::<()>(&redis::cmd("PING"), connection)
+                });
             }
             if used.slot.had_one {
                 let _ = used.open();
@@ -194,7 +199,7 @@ impl InUse<'_> {
             epoch,
             left_a_replica,
             tracking: Tracking::default(),
-            has_answered: false,
+            answered: None,
         });
         self.slot.limit = None;
         self.has_news |= self.slot.had_one && self.tracked.relied_on_by == ReliedOnBy::Leases;
@@ -214,10 +219,15 @@ impl InUse<'_> {
         // It is put back only after the call: a panic of redis-rs leaves no connection behind.
         let mut open = self.slot.open.take().ok_or_else(no_connection)?;
         self.slot.limit = limit;
-        let asked = open.ask(self.tracked.listener.as_deref(), limit, ask);
+        let has_just_answered = open.answered.is_some_and(|at| at.elapsed() < JUST_ANSWERED);
+        let connector = &self.tracked.connector;
+        let bounds = (!has_just_answered).then(|| connector.bounds(limit));
+        let asked = open.ask(self.tracked.listener.as_deref(), limit, bounds, ask);
         let _ = (asked.as_ref()).inspect_err(|error| self.tracked.connector.was_refused(error));
         let finished = asked.as_ref().err().and_then(Finished::by_error);
-        open.has_answered |= asked.is_ok();
+        if asked.is_ok() {
+            open.answered = Some(time::now());
+        }
         self.slot.open = Some(open);
         if let Some(finished) = finished {
             self.finish(finished);
@@ -252,7 +262,7 @@ impl InUse<'_> {
         if matches!(finished, Finished::Broken | Finished::Replica) {
             self.tracked.connector.doubt();
         }
-        let relied_on = (self.slot.open.take()).is_some_and(|closed| closed.has_answered);
+        let relied_on = (self.slot.open.take()).is_some_and(|closed| closed.answered.is_some());
         self.has_news |= relied_on && self.tracked.relied_on_by == ReliedOnBy::Waiters;
     }
 }
@@ -262,17 +272,20 @@ impl Open {
         &mut self,
         listener: Option<&Listener>,
         limit: Option<Duration>,
+        bounds: Option<Bounds>,
         ask: impl FnOnce(&mut Connection, bool) -> RedisResult<T>,
     ) -> RedisResult<T> {
         if limit.is_some() {
             self.connection.set_read_timeout(limit)?;
             self.connection.set_write_timeout(limit)?;
         }
-        let is_tracked = match listener {
-            Some(listener) => (self.tracking).point(&mut self.connection, self.epoch, listener)?,
-            None => false,
-        };
-        ask(&mut self.connection, is_tracked)
+        bounding(&mut self.connection, bounds, |connection| {
+            let is_tracked = match listener {
+                Some(listener) => (self.tracking).point(connection, self.epoch, listener)?,
+                None => false,
+            };
+            ask(connection, is_tracked)
+        })
     }
 }
 

@@ -1,23 +1,25 @@
 //! Sends one pipeline in one round trip, and waits at most one time-out if the server is silent.
 
-use std::{
-    io, mem,
-    net::{Ipv4Addr, TcpListener},
-    time::Duration,
-};
+use std::{collections::VecDeque, io, mem, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
 
 use redis::{
-    Arg, Client, Cmd, Connection, ConnectionAddr, ConnectionLike, FromRedisValue,
-    IntoConnectionInfo, Pipeline, RedisConnectionInfo, RedisError, RedisResult, Value,
+    Arg, Cmd, Connection, ConnectionLike, FromRedisValue, Pipeline, RedisError, RedisResult, Value,
 };
 
-use super::finished::{Finished, note};
-use crate::time::{self, Deadline};
+use super::{
+    closed::close,
+    finished::{Finished, note},
+    within::{alone, bounds_of},
+};
+use crate::{
+    error::makes_no_sense,
+    time::{self, Deadline},
+};
 
 /// The read time-out for each further reply once the server is silent.
 const OWED_REPLY_TIMEOUT: Duration = Duration::from_millis(1);
-/// The time-out for a connection to this process, which takes much less.
-const LOCAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Sends packed commands and returns one reply per command, error replies included.
 ///
@@ -41,20 +43,44 @@ pub(crate) fn exchange_partly(
     packed: &[u8],
     commands: usize,
 ) -> (Vec<Value>, Option<RedisError>) {
+    let exchanged = match bounds_of(conn) {
+        None => Ok(exchanged(conn, packed, commands)),
+        Some(bounds) => {
+            let packed = packed.to_vec();
+            alone(conn, &bounds, move |conn| {
+                exchanged(conn, &packed, commands)
+            })
+        }
+    };
+    let (replies, errors) = exchanged.unwrap_or_else(|error| (Vec::new(), vec![error]));
+    errors.iter().for_each(note);
+    for reply in &replies {
+        if let Value::ServerError(error) = reply {
+            note(&error.clone().into());
+        }
+    }
+    (replies, errors.into_iter().next())
+}
+
+/// The replies that arrived before an error, and all errors.
+fn exchanged(
+    conn: &mut Connection,
+    packed: &[u8],
+    commands: usize,
+) -> (Vec<Value>, Vec<RedisError>) {
     if let Err(error) = conn.send_packed_command(packed) {
         // Part of the pipeline may have been sent: the server would read the next command as the
         // rest of it, and reply to its complete commands first.
         close(conn);
-        return (Vec::new(), Some(error));
+        return (Vec::new(), vec![error]);
     }
-    let mut replies = Vec::with_capacity(commands);
-    let mut missing = None;
+    let (mut replies, mut errors) = (Vec::with_capacity(commands), Vec::new());
     for owed in (0..commands).rev() {
         let asked = time::now();
         let error = match next_reply(conn) {
             // After an interrupted read, later replies are read and dropped.
             Ok(reply) => {
-                if missing.is_none() {
+                if errors.is_empty() {
                     replies.push(reply);
                 }
                 continue;
@@ -70,26 +96,61 @@ pub(crate) fn exchange_partly(
         if Finished::by_error(&error) == Some(Finished::Unreadable) {
             close(conn);
         }
-        note(&error);
-        missing.get_or_insert(error);
+        errors.push(error);
         if !goes_on {
             break;
         }
     }
-    for reply in &replies {
-        if let Value::ServerError(error) = reply {
-            note(&error.clone().into());
-        }
-    }
-    (replies, missing)
+    (replies, errors)
 }
 
-/// Sends packed commands of several callers and passes on each reply as it comes, or the error in
-/// its place. After one time-out in all it waits for no further reply.
+/// Sends one packed command and returns its reply.
+///
+/// # Errors
+/// Also an error reply. Both are noted.
+pub(crate) fn request(conn: &mut Connection, packed: &[u8]) -> RedisResult<Value> {
+    let replied = match bounds_of(conn) {
+        None => conn.req_packed_command(packed),
+        Some(bounds) => {
+            let packed = packed.to_vec();
+            alone(conn, &bounds, move |conn| conn.req_packed_command(&packed)).unwrap_or_else(Err)
+        }
+    };
+    replied.and_then(Value::extract_error).inspect_err(note)
+}
+
+/// Sends packed commands of several callers and passes on each reply, error replies included, or
+/// the error in its place. Each is passed on as it comes, within [`bounding`](super::bounding) at the
+/// end. After one time-out in all it waits for no further reply.
 ///
 /// # Errors
 /// Why the connection is [finished](Finished).
 pub(crate) fn exchange_each(
+    conn: &mut Connection,
+    packed: &[u8],
+    commands: usize,
+    time_out: Duration,
+    mut pass_on: impl FnMut(RedisResult<Value>),
+) -> RedisResult<()> {
+    let Some(bounds) = bounds_of(conn) else {
+        return exchanged_each(conn, packed, commands, time_out, pass_on);
+    };
+    let (packed, come) = (packed.to_vec(), Arc::new(Mutex::new(VecDeque::new())));
+    let coming = Arc::clone(&come);
+    let exchanged = alone(conn, &bounds, move |conn| {
+        let pass_on = |answer| coming.lock().push_back(answer);
+        exchanged_each(conn, &packed, commands, time_out, pass_on)
+    });
+    let finished = exchanged.unwrap_or_else(Err);
+    let mut come = mem::take(&mut *come.lock());
+    for _ in 0..commands {
+        let missing = || Err(finished.clone().err().unwrap_or_else(makes_no_sense));
+        pass_on(come.pop_front().unwrap_or_else(missing));
+    }
+    finished
+}
+
+fn exchanged_each(
     conn: &mut Connection,
     packed: &[u8],
     commands: usize,
@@ -103,11 +164,14 @@ pub(crate) fn exchange_each(
     for _ in 0..commands {
         let answer = match &broken {
             Some(error) => Err(error.clone()),
-            None => shorten(&mut limit, deadline, conn)
-                .and_then(|()| next_reply(conn))
-                .and_then(Value::extract_error),
+            None => shorten(&mut limit, deadline, conn).and_then(|()| next_reply(conn)),
         };
-        if let Err(error) = &answer
+        let error = match &answer {
+            Ok(Value::ServerError(error)) => Some(error.clone().into()),
+            Ok(_) => None,
+            Err(error) => Some(error.clone()),
+        };
+        if let Some(error) = &error
             && let Some(why) = Finished::by_error(error)
         {
             finished.get_or_insert_with(|| error.clone());
@@ -146,7 +210,7 @@ pub(crate) fn is_interrupted(error: &RedisError) -> bool {
 }
 
 /// Reads the next reply, skipping pushes.
-pub(crate) fn next_reply(conn: &mut Connection) -> RedisResult<Value> {
+fn next_reply(conn: &mut Connection) -> RedisResult<Value> {
     loop {
         match conn.recv_response()? {
             Value::Push { .. } => {}
@@ -168,32 +232,6 @@ fn count_owed_replies(conn: &mut Connection, owed: usize, time_out: Duration) {
         let _ = next_reply(conn);
     }
     let _ = conn.set_read_timeout(Some(time_out));
-}
-
-/// Closes a connection. redis-rs closes one only when it is dropped, so it is replaced by a
-/// connection to this process, which is closed as well. If that cannot be opened, the connection
-/// stays open.
-fn close(conn: &mut Connection) {
-    if conn.is_open()
-        && let Ok(closed) = closed_connection()
-    {
-        *conn = closed;
-    }
-}
-
-fn closed_connection() -> RedisResult<Connection> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let port = listener.local_addr()?.port();
-    let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
-    let address = ConnectionAddr::Tcp(Ipv4Addr::LOCALHOST.to_string(), port)
-        .into_connection_info()?
-        .set_redis_settings(settings);
-    let mut conn = Client::open(address)?.get_connection_with_timeout(LOCAL_TIMEOUT)?;
-    conn.set_read_timeout(Some(LOCAL_TIMEOUT))?;
-    drop(listener.accept()?);
-    // redis-rs marks the connection as closed when it reads the end of the stream.
-    let _ = next_reply(&mut conn);
-    Ok(conn)
 }
 
 /// The words of a command: its name, then its arguments.
@@ -242,16 +280,5 @@ impl ConnectionLike for Arrived {
 
     fn is_open(&self) -> bool {
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_replaced_connection_is_closed() {
-        let conn = closed_connection().unwrap();
-        assert!(!conn.is_open());
     }
 }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 /// The reason to close a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,14 +35,6 @@ impl Finished {
             ErrorKind::Io => Some(Self::Broken),
             ErrorKind::Parse => Some(Self::Unreadable),
             _ if is_from_replica(error) => Some(Self::Replica),
-            _ => None,
-        }
-    }
-
-    /// Judges a connection by a reply on it.
-    pub(crate) fn by_answer(answer: &Value) -> Option<Self> {
-        match answer {
-            Value::ServerError(error) => Self::by_error(&error.clone().into()),
             _ => None,
         }
     }

@@ -1,14 +1,14 @@
 //! The commands sent to a server: script calls, pipelines in one round trip, `WATCH` and `WAIT`.
 
+mod closed;
 mod exchange;
 mod finished;
 mod replicas;
 mod script;
 mod watch;
+mod within;
 
-pub(crate) use exchange::{
-    exchange, exchange_each, exchange_partly, is_interrupted, next_reply, typed, words,
-};
+pub(crate) use exchange::{exchange, exchange_each, exchange_partly, is_interrupted, typed, words};
 pub(crate) use finished::{Finished, Lending};
 pub(crate) use replicas::{MOST_REPLICAS, Replicas};
 #[cfg(feature = "testing")]
@@ -17,3 +17,4 @@ pub(crate) use script::{
     BusyReply, Call, Script, ask, count, fencing_token, is_unknown_script, scripts, yes_or_no,
 };
 pub(crate) use watch::{WatchReplies, Watched, command};
+pub(crate) use within::{Bounds, bounding, within};

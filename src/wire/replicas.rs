@@ -5,11 +5,9 @@
 
 use std::time::Duration;
 
-use redis::{
-    Cmd, Connection, ConnectionLike, RedisError, RedisResult, Value, make_extension_error,
-};
+use redis::{Cmd, Connection, RedisError, RedisResult, Value, make_extension_error};
 
-use super::{exchange::exchange, finished::note};
+use super::exchange::exchange;
 use crate::{
     error::{Error, REFUSED_WAIT, Result, TOO_FEW_REPLICAS, makes_no_sense},
     time::{lease_millis, whole_millis},
@@ -52,8 +50,8 @@ impl Replicas {
     /// # Errors
     /// Too few replicas have them, or the server refused.
     pub(crate) fn confirm(self, conn: &mut Connection) -> RedisResult<()> {
-        let had = conn.req_command(&self.question());
-        self.check(had.inspect_err(note)?)
+        let had = exchange(conn, &self.question().get_packed_command(), 1)?;
+        self.check(had.into_iter().next().unwrap_or(Value::Nil))
     }
 
     /// The `WAIT` for all earlier writes of the connection.

@@ -11,7 +11,11 @@ use redis::{
     ToRedisArgs, Value,
 };
 
-use super::{exchange::words, finished::note, replicas::Replicas};
+use super::{
+    exchange::{request, words},
+    finished::note,
+    replicas::Replicas,
+};
 use crate::{
     error::{Operation, Result, makes_no_sense, saying},
     token::FencingToken,
@@ -245,7 +249,9 @@ impl fmt::Debug for Call {
 
 /// Sends a command in one round trip. [Notes](note) an error for the pool that lent the connection.
 pub(crate) fn ask<T: FromRedisValue>(command: &Cmd, conn: &mut Connection) -> RedisResult<T> {
-    command.query(conn).inspect_err(note)
+    let reply = request(conn, &command.get_packed_command())?;
+    let converted = redis::from_redis_value(reply).map_err(RedisError::from);
+    converted.inspect_err(note)
 }
 
 fn text(word: &[u8]) -> &str {

@@ -25,6 +25,11 @@ type Answers = Box<dyn FnMut(&str, usize) -> Vec<u8> + Send>;
 /// Closes the connection instead of answering.
 pub const HANG_UP: &[u8] = b"hang up";
 
+/// The pause between two bytes of an answer that trickles.
+const TRICKLES: Duration = Duration::from_millis(50);
+/// Begins an answer and sends a byte of it now and then, without an end.
+pub const TRICKLE: &[u8] = b"trickle";
+
 /// The RESP3 reply to a subscription to one channel.
 const SUBSCRIBED: &[u8] = b">3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n";
 const ANNOUNCED: &[u8] = b">3\r\n$7\r\nmessage\r\n$14\r\n+switch-master\r\n$8\r\nmymaster\r\n";
@@ -67,7 +72,7 @@ impl Fake {
     }
 
     /// A sentinel that reports this port and configuration epoch for a master that has had its role
-    /// for an hour.
+    /// for an hour. With port 0 its answer [trickles](TRICKLE).
     pub fn sentinel(answers: impl Fn() -> (u16, u64) + Send + 'static) -> Self {
         Self::sentinel_since(Duration::from_secs(3_600), answers)
     }
@@ -88,6 +93,9 @@ impl Fake {
             // moment.
             if command != "SENTINEL MASTER" {
                 said = answers();
+                if said.0 == 0 {
+                    return TRICKLE.to_vec();
+                }
                 let port = said.0.to_string();
                 return format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len())
                     .into_bytes();
@@ -161,9 +169,21 @@ fn talk(
             if name == "SUBSCRIBE" {
                 subscribed.lock().extend(client.try_clone());
             }
+            if answer == TRICKLE {
+                trickle(&client);
+            }
             if answer == HANG_UP || client.write_all(&answer).is_err() {
                 return;
             }
         }
+    }
+}
+
+/// Sends a reply without an end, each byte sooner than any time-out, until the client hangs up.
+pub fn trickle(mut client: &TcpStream) {
+    let mut sent = client.write_all(b"+");
+    while sent.is_ok() {
+        thread::sleep(TRICKLES);
+        sent = client.write_all(b"x");
     }
 }

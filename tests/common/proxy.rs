@@ -195,6 +195,12 @@ impl Point<'_> {
         self.add(Fault::Answer(Answer::Delay(by)));
     }
 
+    /// The server executes the command. In place of the reply the client gets one byte after the
+    /// other, without an end.
+    pub fn trickle(self) {
+        self.add(Fault::Answer(Answer::Trickle));
+    }
+
     /// Runs a closure after all earlier commands were executed, then continues with this command,
     /// which may have another fault.
     pub fn run(self, between: impl FnOnce() + Send + 'static) {
@@ -316,5 +322,6 @@ enum Answer {
     Cut,
     Swallow,
     Delay(Duration),
+    Trickle,
     Replace(Vec<u8>),
 }

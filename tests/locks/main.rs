@@ -46,6 +46,7 @@ mod too_late;
 #[cfg(feature = "tracing")]
 mod tracing;
 mod transactions;
+mod trickles;
 mod unfenced;
 mod untold;
 mod wait_hooks;

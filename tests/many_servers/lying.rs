@@ -148,6 +148,31 @@ fn an_isolated_sentinel_keeps_nobody_on_the_old_master() {
     });
 }
 
+#[test]
+fn a_sentinel_whose_answer_trickles_holds_nobody_up() {
+    unless_halted(|| {
+        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+        let said = [(); 3].map(|()| Said::default());
+        all_say(&said, old.port(), 1);
+        let fakes = said.each_ref().map(Said::by_a_sentinel);
+        let urls = url(&[&fakes[0], &fakes[1], &fakes[2]]);
+        let locks = Locks::connect(&urls).unwrap();
+        let held = locks.lock("held").acquire(LONG).unwrap();
+        said[2].now(0, 0);
+        // By now each was asked.
+        thread::sleep(3_500 * MS);
+        assert!(held.is_held());
+        all_say(&said[..2], new.port(), 2);
+        let told = Instant::now();
+        assert!(comes_true(|| !held.is_held()));
+        let took = told.elapsed();
+        assert!(took < 3_000 * MS + SLACK, "{took:?}");
+        assert_eq!(granted_on(&locks, "b", &[&old, &new]), [1]);
+        let fresh = Locks::connect(&urls).unwrap();
+        assert_eq!(granted_on(&fresh, "c", &[&old, &new]), [1]);
+    });
+}
+
 /// Without the announcement, the query each second would find it.
 #[test]
 fn an_announced_failover_is_noticed_at_once() {

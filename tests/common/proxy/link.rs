@@ -20,6 +20,7 @@ use super::{
     Answer, Armed, Fault, Faults, PATIENCE, TOO_MANY_UNANSWERED, Traffic,
     resp::{command_name, frame_length, is_push},
 };
+use crate::common::fake::trickle;
 
 /// Shared by the proxy and its threads.
 pub(super) struct Shared {
@@ -199,6 +200,7 @@ impl Shared {
                     Answer::Cut => link.cut(),
                     Answer::Swallow => silent = true,
                     Answer::Delay(by) => thread::sleep(by),
+                    Answer::Trickle => trickle(&link.client),
                     Answer::Replace(other) => reply = other,
                 }
                 link.deliver(&reply, silent)?;

@@ -1,0 +1,170 @@
+//! Bounds the whole of some reading by time, however slowly the bytes come.
+//!
+//! A socket's time-out bounds each read, and redis-rs reads until a reply is whole. A peer that
+//! sends a byte now and then keeps a thread in redis-rs for as long as it likes, and nothing else
+//! can reach that socket to close it. So the reading is done on a thread of its own. When the time
+//! is over its caller goes on without it; it ends, and closes the connection, with the peer's reply.
+//!
+//! - [`within`] is for connections that are being opened, and for questions of the library's own
+//!   threads.
+//! - [`bounding`] is for calls on a connection of the caller. The other files of this room read by
+//!   [`alone`], which leaves a closed connection in the caller's hands when the time is over. It is
+//!   not used for a connection that has just answered: a thread of its own takes as long as half a
+//!   round trip to a near server.
+//!
+//! Locks: `LEFT` and `CLOSED`, for a moment each.
+
+use std::{
+    any::Any,
+    cell::RefCell,
+    io, mem, ptr,
+    sync::{Arc, Weak, mpsc},
+    thread,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use redis::{Connection, RedisError, RedisResult};
+
+use super::closed::closed_connection;
+
+/// The socket's own time-out ends a wait for a silent peer first, by this much: its error says more,
+/// and the connection comes back.
+const GRACE: Duration = Duration::from_millis(50);
+/// At most this many threads are left behind with one peer. After that it is asked nothing until
+/// one of them ends.
+const MOST_LEFT: usize = 8;
+
+/// The peers and the work of the threads that were left behind. Each has the `Arc` while it runs.
+static LEFT: Mutex<Vec<(String, Weak<dyn Any + Send + Sync>)>> = Mutex::new(Vec::new());
+
+/// Closed connections, to be left in a caller's hands.
+static CLOSED: Mutex<Vec<Connection>> = Mutex::new(Vec::new());
+
+/// The limit for replies on one connection.
+#[derive(Clone)]
+pub(crate) struct Bounds {
+    pub(crate) peer: String,
+    pub(crate) limit: Duration,
+}
+
+thread_local! {
+    /// The bounds of this thread, with the address of their connection.
+    static BOUNDS: RefCell<Option<(usize, Bounds)>> = const { RefCell::new(None) };
+}
+
+/// Sets the bounds back when it is dropped.
+struct Restored(Option<(usize, Bounds)>);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        let _ = BOUNDS.try_with(|bounds| bounds.replace(self.0.take()));
+    }
+}
+
+/// Runs a closure, during which each exchange on this connection ends within these bounds.
+pub(crate) fn bounding<T>(
+    conn: &mut Connection,
+    bounds: Option<Bounds>,
+    run: impl FnOnce(&mut Connection) -> T,
+) -> T {
+    let Some(bounds) = bounds else {
+        return run(conn);
+    };
+    let now = Some((ptr::from_ref(conn).addr(), bounds));
+    // Fails in a thread that is ending.
+    let before = BOUNDS.try_with(|bounds| bounds.replace(now));
+    let _restored = before.ok().map(Restored);
+    run(conn)
+}
+
+/// The bounds of this connection, if it has any.
+pub(super) fn bounds_of(conn: &Connection) -> Option<Bounds> {
+    let at = ptr::from_ref(conn).addr();
+    let bounds = BOUNDS.try_with(|bounds| {
+        let bounds = bounds.borrow();
+        let (_, bounds) = bounds.as_ref().filter(|(bounded, _)| *bounded == at)?;
+        Some(bounds.clone())
+    });
+    bounds.ok().flatten()
+}
+
+/// Runs work on the connection within the bounds. When the time is over, a closed connection is in
+/// its place.
+///
+/// # Errors
+/// A time-out.
+pub(super) fn alone<T: Send + 'static>(
+    conn: &mut Connection,
+    bounds: &Bounds,
+    work: impl FnOnce(&mut Connection) -> T + Send + 'static,
+) -> RedisResult<T> {
+    let stored = CLOSED.try_lock().and_then(|mut closed| closed.pop());
+    let Some(closed) = stored.or_else(|| closed_connection().ok()) else {
+        return Ok(work(conn));
+    };
+    let mut connection = mem::replace(conn, closed);
+    let (connection, done) = within(&bounds.peer, bounds.limit, move || {
+        let done = work(&mut connection);
+        Ok((connection, done))
+    })?;
+    let closed = mem::replace(conn, connection);
+    if let Some(mut stored) = CLOSED.try_lock() {
+        stored.push(closed);
+    }
+    Ok(done)
+}
+
+/// Runs work that reads from this peer, and returns its result within the limit.
+///
+/// # Errors
+/// The work's, or a time-out when the limit is over.
+pub(crate) fn within<T: Send + 'static>(
+    peer: &str,
+    limit: Duration,
+    work: impl FnOnce() -> RedisResult<T> + Send + 'static,
+) -> RedisResult<T> {
+    if left_with(peer) >= MOST_LEFT {
+        return Err(too_late());
+    }
+    let work = Arc::new(Mutex::new(Some(work)));
+    let running: Weak<dyn Any + Send + Sync> = Arc::<Mutex<_>>::downgrade(&work);
+    let (done, result) = mpsc::sync_channel(1);
+    let thread = thread::Builder::new().name(String::from("leasehold reads"));
+    let theirs = Arc::clone(&work);
+    let spawned = thread.spawn(move || {
+        let taken = theirs.lock().take();
+        let _ = done.send(taken.map(|work| work()));
+    });
+    if spawned.is_err() {
+        // Without a further thread only each read is bounded.
+        let taken = work.lock().take();
+        return taken.map_or_else(|| Err(too_late()), |work| work());
+    }
+    drop(work);
+    match result.recv_timeout(limit.saturating_add(GRACE)) {
+        Ok(result) => result.unwrap_or_else(|| Err(too_late())),
+        Err(mpsc::RecvTimeoutError::Timeout) => {
+            // A thread that is forked holds no lock of its parent's threads: it does not wait.
+            if let Some(mut left) = LEFT.try_lock() {
+                left.push((peer.to_owned(), running));
+            }
+            Err(too_late())
+        }
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            Err(io::Error::other("the client library panicked").into())
+        }
+    }
+}
+
+fn left_with(peer: &str) -> usize {
+    let Some(mut left) = LEFT.try_lock() else {
+        return 0;
+    };
+    left.retain(|(_, running)| running.strong_count() > 0);
+    left.iter().filter(|(other, _)| other == peer).count()
+}
+
+fn too_late() -> RedisError {
+    io::Error::from(io::ErrorKind::TimedOut).into()
+}
