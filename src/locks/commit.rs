@@ -22,6 +22,7 @@ use crate::{
     },
     renewing::{entry::Ask, lease_state::RenewalState},
     time::{Backoff, Deadline, lease_millis},
+    wire::count,
 };
 
 /// Two nodes that redirect to each other agree within this time. A command on a key of another slot
@@ -243,7 +244,11 @@ impl Lease {
             RenewalState::Held | RenewalState::Unknown => self.send(&commit),
         };
         let given_back = match &done {
-            Ok(_) => Ok(true),
+            Ok(results) => {
+                let release = results.as_ref().ok().and_then(|results| results.last());
+                self.note_released(release.and_then(|it| count(it).ok()).unwrap_or(0));
+                Ok(true)
+            }
             Err(Error::Lost { .. }) => Ok(false),
             Err(error @ Error::Unknown { .. }) => Err(error.clone()),
             Err(_) => self.give_back(Deadline::after(self.drop_timeout)),

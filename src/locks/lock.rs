@@ -360,7 +360,7 @@ impl Lock {
         let lock = self.lock_name()?;
         self.stacks.process.refuse_forked_child()?;
         let token = Token::random_in(self.stacks.process.id());
-        let hold = Hold::new(self.kind, lock, token, self.owner());
+        let hold = Hold::new(self.kind, lock, token, self.owner()).noting(&self.stacks.ended);
         let Some(permits) = self.permits else {
             return Ok(hold);
         };

@@ -217,8 +217,20 @@ impl Lease {
             // The release was sent twice. The first may have released the lock, so a no to the
             // second does not prove a loss.
             Ok(0) if again => Err(operation.unknown(None, no_answer())),
-            Ok(held) => Ok(held > 0),
+            Ok(held) => {
+                self.note_released(held);
+                Ok(held > 0)
+            }
             Err(error) => Err(operation.unanswered(None, error)),
+        }
+    }
+
+    /// Notes the end of a hold of a reentrant lock if this was its last level.
+    pub(super) fn note_released(&self, levels: u64) {
+        if levels == 1 {
+            let (now, terms) = (self.stack.clock.now(), self.lease_state().terms());
+            let lease_end = terms.end.unwrap_or(now);
+            self.hold().note_ended(self.fencing_token(), lease_end, now);
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     name::LockName,
     pool::{Limits, PooledConnection, Process},
     probe::Probe,
+    recipes::reentrant::EndedHolds,
     server::{PerServer, Server},
     time::{Clock, Deadline},
 };
@@ -25,6 +26,8 @@ pub(crate) struct Stacks {
     pub(crate) clock: Clock,
     /// The process that created them.
     pub(crate) process: Process,
+    /// The holds of reentrant locks that have ended.
+    pub(crate) ended: Arc<EndedHolds>,
     per_server: PerServer<Arc<Stack<Lease>>>,
 }
 
@@ -36,6 +39,7 @@ impl Stacks {
             limits: stack.server.limits(),
             clock: stack.clock,
             process: stack.process,
+            ended: Arc::default(),
             per_server: PerServer::One(stack),
         })
     }
@@ -47,6 +51,7 @@ impl Stacks {
             limits: nodes.limits(),
             clock: Clock::REAL,
             process: nodes.process(),
+            ended: Arc::default(),
             per_server: PerServer::of_shards(nodes, move |servers, shard| {
                 Stack::start(Arc::new(servers.member(shard)?), &siblings)
             }),

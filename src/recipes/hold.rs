@@ -1,11 +1,15 @@
 //! A hold on a lock of any kind, and the replies to the attempts to acquire it.
 
-use std::time::Duration;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use redis::{Connection, RedisResult, Value};
 
 use super::{
     once::{self, LastRun},
+    reentrant::EndedHolds,
     wait::until_granted,
 };
 use crate::{
@@ -55,6 +59,8 @@ pub struct Hold {
     pub(super) period_millis: Option<u64>,
     /// The number of permits, for an acquire of a semaphore.
     pub(super) permits: u32,
+    /// The holds of a reentrant lock that have ended, if the caller notes them.
+    pub(super) ended: Option<Arc<EndedHolds>>,
 }
 
 /// The reply to an acquire attempt.
@@ -161,6 +167,22 @@ impl Hold {
             replicas: None,
             period_millis: None,
             permits: 1,
+            ended: None,
+        }
+    }
+
+    /// For a reentrant lock: notes here which holds have ended, and enters none of these again.
+    pub(crate) fn noting(self, ended: &Arc<EndedHolds>) -> Self {
+        let is_reentrant = self.kind == LockKind::Reentrant;
+        let ended = is_reentrant.then(|| Arc::clone(ended));
+        Self { ended, ..self }
+    }
+
+    /// Notes that all holds of this reentrant lock up to this fencing token have ended, and when
+    /// the lease of one of them ends.
+    pub(crate) fn note_ended(&self, last: Option<FencingToken>, lease_end: Instant, now: Instant) {
+        if let (Some(ended), Some(last)) = (&self.ended, last) {
+            ended.note(self.lock.key(), last, lease_end, now);
         }
     }
 

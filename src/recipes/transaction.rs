@@ -197,7 +197,8 @@ impl<'a> HeldCommit<'a> {
 
     /// Watches the lock and reads the proof of the hold in one round trip, then writes. An aborted
     /// transaction does not mean that the lock is lost, since a renewal also changes the key, so it
-    /// is retried. The inner error: the mark already exists.
+    /// is retried. Returns the replies to the writes, and to the release. The inner error: the mark
+    /// already exists.
     pub(crate) fn send(&self, conn: &mut Connection) -> Result<Result<Vec<Value>, LastRun>> {
         let keys: Vec<&str> = self.mark.iter().map(|mark| &*mark.key).collect();
         let transaction = Transaction::new(self.operation, &keys, Duration::MAX)
@@ -219,7 +220,7 @@ impl<'a> HeldCommit<'a> {
             Ok(None)
         };
         let (earlier, mut results) = transaction.run(conn, attempt)??;
-        results.truncate(self.writes.len());
+        results.truncate(self.writes.len() + usize::from(self.release.is_some()));
         Ok(earlier.map_or(Ok(results), Err))
     }
 

@@ -37,6 +37,7 @@ mod outstanding;
 mod probing;
 mod processes;
 mod refused;
+mod remains;
 mod running;
 mod semaphores;
 mod set_failures;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use leasehold::{
-    Keep, Lease, Options, Pool, Renewal, Token, Watchdog, acquire_lock_with_timeout, recipes::Hold,
+    Error, Keep, Lease, Options, Owner, Pool, Renewal, Token, Watchdog, acquire_lock_with_timeout,
+    recipes::Hold,
 };
 use redis::{Commands, Connection};
 
@@ -19,6 +20,8 @@ use crate::common::{
 const LEASE: Duration = Duration::from_secs(600);
 /// The watchdog renews after a third of this, which is longer than any test.
 const SHORT: Duration = Duration::from_secs(60);
+/// Enough for the first attempts on the new master.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// After the promotion, and before the renewal is repeated.
 const REPEATED: Duration = Duration::from_secs(2);
 const NODE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -85,6 +88,39 @@ fn a_renewal_lost_in_a_crash_is_repeated_on_the_new_master() {
         assert!(lease.is_held() && lease.remaining() <= LEASE);
         lease.release().unwrap();
     }
+}
+
+/// The new master has what is left of the released holds.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
+fn after_a_release_lost_in_a_crash_fencing_tokens_still_grow() {
+    let mut group = group();
+    let locks = connect(&group.url()).with(Options::new().lease(SHORT));
+    let others = connect(&group.url()).with(Options::new().owner(Owner::new("other").unwrap()));
+    let leases = every_kind(&locks).map(|lock| lock.acquire(LONG).unwrap());
+    wait_until_replicated(&group);
+    group.gates[0].shut_for_replicas();
+    for lease in leases {
+        lease.release().unwrap();
+    }
+    let newest = every_kind(&others).map(|lock| lock.acquire(LONG).unwrap().fencing_token());
+    group.servers[0].kill().unwrap();
+    assert_eq!(group.promoted_after(0).unwrap(), 1);
+    let free = locks.lock("free").acquire(LONG).unwrap();
+    let mut entered = 0;
+    for (lock, newest) in every_kind(&locks).into_iter().zip(newest) {
+        // Another kind waits for the end of the lost release's lease.
+        match lock.acquire(PATIENCE) {
+            Ok(lease) => {
+                assert!(lease.fencing_token().is_none() || lease.fencing_token() > newest);
+                entered += 1;
+            }
+            Err(error) => assert!(matches!(error, Error::Contended { .. }), "{error:?}"),
+        }
+    }
+    // The reentrant lock and the reader.
+    assert_eq!(entered, 2);
+    free.release().unwrap();
 }
 
 /// If it renews several locks: with the next renewal of any of them.

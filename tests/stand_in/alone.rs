@@ -10,7 +10,7 @@ use std::{
 };
 
 use leasehold::{
-    Error, Events, LostReason, Options, event,
+    Error, Events, LostReason, Options, Owner, event,
     testing::{Action, Failure, StandIn},
 };
 
@@ -415,6 +415,30 @@ fn a_failover_loses_only_the_last_writes() {
     stand_in.advance(10 * SECOND);
     assert!(locks.lock("c").try_acquire().unwrap().is_some());
     early.release().unwrap_err();
+}
+
+#[test]
+fn a_released_hold_that_a_failover_brings_back_is_not_entered_again() {
+    let stand_in = StandIn::new();
+    let of = |owner: &str| {
+        let owner = Options::new().owner(Owner::new(owner).unwrap());
+        stand_in.locks().unwrap().reentrant("a").with(owner)
+    };
+    let (lock, other) = (of("we"), of("other"));
+    let first = lock.try_acquire().unwrap().unwrap();
+    let old = first.fencing_token();
+    stand_in.advance(2 * SECOND);
+    first.release().unwrap();
+    let newest = other.try_acquire().unwrap().unwrap().fencing_token();
+    stand_in.fail_over(SECOND);
+    // Another process does not know of the release.
+    let unknowing = of("we").try_acquire().unwrap().unwrap();
+    assert_eq!(unknowing.fencing_token(), old);
+    let ours = lock.try_acquire().unwrap().unwrap();
+    assert!(ours.fencing_token() > newest);
+    ours.release().unwrap();
+    assert!(!lock.inspect().unwrap().is_held());
+    assert!(unknowing.release().is_err());
 }
 
 #[test]

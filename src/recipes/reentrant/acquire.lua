@@ -1,6 +1,7 @@
 -- KEYS, ARGV[1] and ARGV[2] as in levels.lua
 -- ARGV[3]  the lease in milliseconds
 -- ARGV[4]  1 to return the time left of another owner's lock, 0 if not
+-- ARGV[5]  the greatest fencing token of a hold that has ended, as far as the caller knows
 -- returns  our fencing token and our count of the lock; if another owner has it nil, or {
 --          milliseconds until it ends, -1 if it has no end }
 --
@@ -27,6 +28,13 @@ if known and not ends[ours] and beside.released == ARGV[2] then
   return redis.error_reply('INVALIDTOKEN its acquisition has already been released')
 end
 
+-- A failover has undone the release of a hold: nobody holds what is left of it. So this is a new
+-- hold, with its own end, and no re-entry.
+local is_over = known and tonumber(beside.hold) <= tonumber(ARGV[5])
+if is_over then
+  known, ends, live, counted = false, {}, 0, 0
+end
+
 -- Re-entry never shortens the lease, and an acquisition that has been counted is not counted again.
 local held_now = ends[ours] and counted or counted + 1
 local left = count > 0 and redis.call('PTTL', KEYS[1]) or -2
@@ -44,7 +52,7 @@ outlive(left, longest)
 -- A hash without an end (-1) gets one. The notes' script leaves such a hash behind if its lease is
 -- a fraction.
 set_count(held_now)
-if left < longest then
+if left < longest or is_over then
   end_at(now + longest, counted == live)
 end
 -- A write ends the tracking of a key, a read starts it again. The value is not used: a lease of a

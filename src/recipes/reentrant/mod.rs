@@ -65,9 +65,13 @@
 //! - If the lease has ended and the owner has acquired the lock again, releases of the earlier hold
 //!   do nothing; in the notes they free the new hold.
 
+mod ended;
+
 use std::time::Duration;
 
 use redis::Connection;
+
+pub(crate) use ended::EndedHolds;
 
 pub use super::hold::Grant;
 use super::hold::Hold;
@@ -326,9 +330,11 @@ fn whole_number_above_0(digits: Vec<u8>) -> Option<u64> {
 
 /// Returns the fencing token and the owner's count of the lock, or nil if another owner has it.
 pub(super) fn acquiring(hold: &Hold, lease_millis: u64, busy_reply: BusyReply) -> Call {
+    let ended = hold.ended.as_ref();
     on(&ACQUIRE_REENTRANT, hold)
         .arg(lease_millis)
         .arg(busy_reply.flag())
+        .arg(ended.map_or(0, |ended| ended.last(hold.lock.key()).get()))
 }
 
 /// The levels of a reentrant lock that a token may renew or release.

@@ -180,10 +180,14 @@ impl Entry {
             }
         }
         match (script, words) {
-            ("ACQUIRE_REENTRANT", [.., tell]) if is_a_jobs => {
+            ("ACQUIRE_REENTRANT", [.., tell, _]) if is_a_jobs => {
                 Ok(self.refusal(tell, Value::Nil, now))
             }
-            ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, tell]) => {
+            ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, tell, ended]) => {
+                if self.companion.fence <= number(ended)? && self.entered_by(owner, now).is_some() {
+                    // What is left of a hold after a failover.
+                    self.lock = None;
+                }
                 self.enter(owner, token, now.after(number(lease)?), tell, now)
             }
             ("RENEW_REENTRANT", [_, _, owner, token, lease, _]) => {
@@ -464,7 +468,7 @@ mod tests {
             ("ACQUIRE_UNFENCED_MUTEX", 4),
             ("RENEW_MUTEX", 4),
             ("RELEASE_MUTEX", 2),
-            ("ACQUIRE_REENTRANT", 6),
+            ("ACQUIRE_REENTRANT", 7),
             ("RENEW_REENTRANT", 6),
             ("RELEASE_REENTRANT", 5),
             ("ACQUIRE_READ", 4),

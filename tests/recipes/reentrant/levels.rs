@@ -61,7 +61,7 @@ impl Late<'_> {
         redis::cmd("EVAL")
             .arg(told_otherwise_after(&script, TOLD, self.then))
             .arg((2, "lock:a", "{lock:a}:lease"))
-            .arg(("ours", token.to_string(), lease, 0))
+            .arg(("ours", token.to_string(), lease, 0, 0))
             .query(conn)
             .unwrap()
     }
