@@ -229,8 +229,7 @@ impl Server for RedisServer {
             again: false,
         };
         let first = self.send(&sending)?;
-        let was_closed = RedisError::is_connection_dropped;
-        if !first.answer.as_ref().is_err_and(was_closed) {
+        if !first.answer.as_ref().is_err_and(goes_elsewhere) {
             return Ok(first);
         }
         let again = Sending {
@@ -249,8 +248,8 @@ impl Server for RedisServer {
         let goes_again: Vec<(usize, bool)> = (replies.iter().enumerate())
             .filter_map(|(place, reply)| {
                 let error = reply.as_ref().ok()?.answer.as_ref().err()?;
-                let was_closed = error.is_connection_dropped();
-                (was_closed || is_unknown_script(error)).then_some((place, was_closed))
+                let was_sent = goes_elsewhere(error);
+                (was_sent || is_unknown_script(error)).then_some((place, was_sent))
             })
             .collect();
         if goes_again.is_empty() {
@@ -259,10 +258,10 @@ impl Server for RedisServer {
         let again = goes_again.iter().map(|(place, _)| calls[*place].clone());
         let again: Vec<Call> = again.map(Call::again).collect();
         let again = self.send_all(&again, patience, true);
-        for ((place, was_closed), reply) in goes_again.into_iter().zip(again) {
+        for ((place, was_sent), reply) in goes_again.into_iter().zip(again) {
             if let Ok(reply) = reply {
                 replies[place] = Ok(Reply {
-                    again: was_closed,
+                    again: was_sent,
                     ..reply
                 });
             }
@@ -318,6 +317,11 @@ impl Server for RedisServer {
     fn close(&self) {
         self.listener.close();
     }
+}
+
+/// Returns true if a call that met this error is sent once more, on another connection.
+fn goes_elsewhere(error: &RedisError) -> bool {
+    error.is_connection_dropped()
 }
 
 fn answered_by(
