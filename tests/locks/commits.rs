@@ -295,6 +295,16 @@ fn threads_that_commit_under_one_hold_do_not_disturb_each_other() {
                     scope.spawn(|| (0..20).for_each(|_| lease.commit(count_up).unwrap()));
                 }
             });
+            // Nor does one that writes nothing, or is refused, leave its proof.
+            let read: Result<i64> = lease.transaction(&[], |conn, _| Ok(conn.get("count")?));
+            assert!(read.unwrap() > 0);
+            let refused = lease.commit(|pipe| _ = pipe.cmd("NO_SUCH_COMMAND"));
+            assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
+            let refused = lease.commit(|pipe| _ = pipe.hset("count", "a", 1));
+            assert!(
+                matches!(refused, Err(Error::WrongKind { .. })),
+                "{refused:?}"
+            );
         }
         assert_eq!(bench.count(), 5 * 4 * 20);
         let proofs: Vec<String> = bench.conn.keys("*:proof{*").unwrap();

@@ -62,6 +62,16 @@ fn each_kind_of_lock_is_acquired_renewed_and_released_on_every_shard() {
         assert!(comes_true(is_known) && lease.is_held(), "{lease:?}");
         lease.verify().unwrap();
         lease.renew(LONG).unwrap();
+        let done = format!("{} done", lease.name());
+        lease.commit(|pipe| _ = pipe.set(done, 1)).unwrap();
+    }
+    // The proof of a lock without a tag is in its slot too.
+    for kind in [Locks::lock, Locks::reentrant, Locks::read, Locks::write] {
+        let lease = kind(&locks, "no tag").acquire(LONG).unwrap();
+        let done = "{lock:no tag} done";
+        lease
+            .commit_and_release(|pipe| _ = pipe.set(done, 1))
+            .unwrap();
     }
     let fences: Vec<_> = leases.iter().map(leasehold::Lease::fencing_token).collect();
     for lease in leases {
