@@ -173,12 +173,21 @@ pub(crate) fn may_pass(error: &RedisError) -> bool {
 }
 
 /// Returns true if another attempt to connect may succeed. False after a permanent refusal, such as
-/// of a password.
+/// of a password or a certificate.
 pub(crate) fn may_connect_later(error: &RedisError) -> bool {
     match error.kind() {
+        ErrorKind::Io if is_refused_by_tls(error) => false,
         ErrorKind::Io | ErrorKind::Parse | ErrorKind::UnexpectedReturnType => true,
         _ => may_pass(error) || message(error).contains("max number of clients"),
     }
+}
+
+/// Returns true if one side refuses the certificate of the other, or the TLS version.
+fn is_refused_by_tls(error: &RedisError) -> bool {
+    let words = error.to_string();
+    ["invalid peer certificate", "received fatal alert"]
+        .iter()
+        .any(|refusal| words.contains(refusal))
 }
 
 /// Returns the error of a thread that waited in a queue. Nothing was sent for it, and the holder is

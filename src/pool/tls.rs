@@ -29,10 +29,9 @@ pub(super) fn with_certificates(client: &Client, certificates: &TlsCertificates)
     let ca = certificates.root_cert.as_ref();
     let is_ca = ca.is_none_or(|pem| certificates_in(pem).is_some());
     check(is_ca, "the CA must be certificates in PEM")?;
-    let is_pair = certificates.client_tls.as_ref().is_none_or(is_pair);
-    let reason = "those of the client have to be a certificate and its private key, both in PEM, \
-                  the key without a password";
-    check(is_pair, reason)?;
+    if let Some(own) = &certificates.client_tls {
+        check_pair(own)?;
+    }
     Client::build_with_tls(settings, certificates.clone())
         .map_err(|error| Error::invalid(ARGUMENT, error.to_string()))
 }
@@ -45,10 +44,21 @@ fn certificates_in(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     (!all.is_empty()).then_some(all)
 }
 
-fn is_pair(own: &ClientTlsConfig) -> bool {
+fn check_pair(own: &ClientTlsConfig) -> Result<()> {
     let chain = certificates_in(&own.client_cert);
     let key = PrivateKeyDer::from_pem_slice(&own.client_key).ok();
-    let certified = (chain.zip(key).zip(CryptoProvider::get_default()))
-        .map(|((chain, key), provider)| CertifiedKey::from_der(chain, key, provider));
-    certified.is_some_and(|it| it.is_ok())
+    let pair = chain.zip(key).zip(CryptoProvider::get_default());
+    let ((chain, key), provider) = pair.ok_or_else(|| {
+        let reason = "those of the client have to be a certificate and its private key, both in \
+                      PEM, the key without a password";
+        Error::invalid(ARGUMENT, reason)
+    })?;
+    let refused = CertifiedKey::from_der(chain, key, provider).err();
+    let refused = refused.map(|error| {
+        // Made by openssl without extensions, it has version 1.
+        let reason = "those of the client are not usable as a certificate of X.509 version 3 and \
+                      its private key";
+        Error::invalid(ARGUMENT, format!("{reason}: {error}"))
+    });
+    refused.map_or(Ok(()), Err)
 }

@@ -12,9 +12,11 @@ mod lockrun;
 
 use std::{
     fs,
+    io::Write,
     net::{Ipv4Addr, TcpListener},
     path::Path,
     process::{Child, Command, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -23,7 +25,7 @@ use common::{
     server::{Port, find_binary, free_port, has_tls},
     wait::comes_true,
 };
-use leasehold::{Pool, acquire_lock_with_timeout, redis, release_lock};
+use leasehold::{Locks, Pool, acquire_lock_with_timeout, redis, release_lock};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
 };
@@ -49,6 +51,10 @@ impl TlsServer {
 
     /// `asks`: `yes` if it requires client certificates, else `no`.
     fn start_by(asks: &str) -> Option<Self> {
+        Self::start_speaking("TLSv1.2 TLSv1.3", asks)
+    }
+
+    fn start_speaking(versions: &str, asks: &str) -> Option<Self> {
         if !has_tls() {
             return None;
         }
@@ -66,7 +72,7 @@ impl TlsServer {
         certify("localhost", ("certificate.pem", "key.pem"));
         certify("client", ("client.pem", "client.key"));
         write("ca.pem", ca.pem());
-        let (server, port) = start_server(directory.path(), asks);
+        let (server, port) = start_server(directory.path(), versions, asks);
         Some(Self {
             _server: server,
             directory,
@@ -109,7 +115,7 @@ fn certificate_authority() -> CertifiedIssuer<'static, KeyPair> {
 
 /// `Server` chooses the plain port. This function chooses the TLS port, which another process may
 /// take meanwhile.
-fn start_server(directory: &Path, asks: &str) -> (Server, Port) {
+fn start_server(directory: &Path, versions: &str, asks: &str) -> (Server, Port) {
     let at = |name: &str| directory.join(name).display().to_string();
     let (certificate, key, ca) = (at("certificate.pem"), at("key.pem"), at("ca.pem"));
     let start = || {
@@ -117,7 +123,7 @@ fn start_server(directory: &Path, asks: &str) -> (Server, Port) {
         let port_text = port.to_string();
         let tls_port = ["--tls-port", &port_text, "--tls-auth-clients", asks];
         let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key];
-        let ca = ["--tls-ca-cert-file", &ca];
+        let ca = ["--tls-ca-cert-file", &ca, "--tls-protocols", versions];
         let server = Server::start_with(&[&tls_port[..], &files, &ca].concat())?;
         anyhow::Ok((server, port))
     };
@@ -141,15 +147,16 @@ fn hasty_pool(url: &str) -> Pool {
 
 #[test]
 fn a_server_with_a_private_cas_certificate_works() {
-    let Some(server) = TlsServer::start() else {
-        return;
-    };
-    let pool = Pool::new(&server.client("localhost")).unwrap();
-    for _ in 0..2 {
-        let mut conn = pool.get().unwrap();
-        let lease = Duration::from_secs(10);
-        let token = acquire_lock_with_timeout(&mut conn, "a", Duration::ZERO, lease).unwrap();
-        assert!(release_lock(&mut conn, "a", &token.unwrap()).unwrap());
+    for version in ["TLSv1.3", "TLSv1.2"] {
+        let Some(server) = TlsServer::start_speaking(version, "no") else {
+            return;
+        };
+        let pool = Pool::new(&server.client("localhost")).unwrap();
+        for _ in 0..2 {
+            let mut conn = pool.get().unwrap();
+            let token = acquire_lock_with_timeout(&mut conn, "a", Duration::ZERO, LIMIT).unwrap();
+            assert!(release_lock(&mut conn, "a", &token.unwrap()).unwrap());
+        }
     }
 }
 
@@ -166,6 +173,11 @@ fn a_certificate_of_an_unknown_ca_is_refused() {
         why.contains("invalid peer certificate: UnknownIssuer"),
         "{why}"
     );
+    // As a wrong password does, it ends a wait at once.
+    let asked = Instant::now();
+    let refused = Locks::new(&pool).unwrap().lock("a").acquire(2 * LIMIT);
+    assert!(refused.unwrap_err().to_string().contains("cannot reach"));
+    assert!(asked.elapsed() < LIMIT);
 }
 
 #[test]
@@ -192,8 +204,31 @@ fn a_server_without_tls_is_reported_at_once() {
 
 #[test]
 fn a_missing_handshake_ends_in_time() {
+    for begins in [&[][..], BEGUN] {
+        check_that_a_missing_handshake_ends_in_time(begins);
+    }
+}
+
+/// The beginning of a TLS record.
+const BEGUN: &[u8] = &[0x16, 3, 3, 0x40, 0];
+
+/// A peer that sends this, then a byte now and then if it is anything.
+fn check_that_a_missing_handshake_ends_in_time(begins: &'static [u8]) {
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = silent.local_addr().unwrap();
+    thread::spawn(move || {
+        let clients = silent.incoming().map_while(Result::ok).inspect(|client| {
+            let mut client = client.try_clone().unwrap();
+            thread::spawn(move || {
+                let mut sent = client.write_all(begins);
+                while sent.is_ok() && !begins.is_empty() {
+                    thread::sleep(Duration::from_millis(50));
+                    sent = client.write_all(&[0]);
+                }
+            });
+        });
+        drop(clients.collect::<Vec<_>>());
+    });
     let why = why_not(&hasty_pool(&format!("rediss://{address}/")));
     assert!(
         why.contains(&format!("no answer from redis at {address}")),

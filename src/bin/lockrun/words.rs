@@ -23,8 +23,10 @@ pub(crate) fn server_of(url: &str) -> String {
         return "the cluster".into();
     }
     if scheme.contains("+sentinel") {
+        // A password of the sentinels may have any of these signs.
+        let rest = rest.split('?').next().unwrap_or_default();
         let path = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
-        let master = path.split(['/', '?']).nth(1).unwrap_or_default();
+        let master = path.split('/').nth(1).unwrap_or_default();
         return printable(&format!("the master `{master}`"));
     }
     let Ok(server) = url.into_connection_info() else {
