@@ -22,7 +22,7 @@ use crate::{
     },
     renewing::{entry::Ask, lease_state::RenewalState},
     time::{Backoff, Deadline, lease_millis},
-    wire::count,
+    wire::{count, is_interrupted},
 };
 
 /// Two nodes that redirect to each other agree within this time. A command on a key of another slot
@@ -419,7 +419,8 @@ impl Lease {
             let Err(Error::Redis { source, .. }) = &done else {
                 return done;
             };
-            let is_closed = source.is_connection_dropped() && !was_closed;
+            let is_lost = source.is_connection_dropped() || is_interrupted(source);
+            let is_closed = is_lost && !was_closed;
             was_closed |= is_closed;
             let has_moved = source.code() == Some("MOVED");
             let from_now_on = || Deadline::after(nodes_agree);

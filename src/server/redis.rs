@@ -16,7 +16,7 @@ use crate::{
     error::{Error, Result, no_answer},
     pool::{Connector, Limits, Pool, PooledConnection},
     time::{self, Deadline},
-    wire::{Call, Finished, ask, exchange_each, is_unknown_script},
+    wire::{Call, Finished, ask, exchange_each, is_interrupted, is_unknown_script},
 };
 
 /// Up to this many calls go alone: with few threads a wake-up costs more than a shared write saves.
@@ -321,7 +321,7 @@ impl Server for RedisServer {
 
 /// Returns true if a call that met this error is sent once more, on another connection.
 fn goes_elsewhere(error: &RedisError) -> bool {
-    error.is_connection_dropped()
+    error.is_connection_dropped() || is_interrupted(error)
 }
 
 fn answered_by(

@@ -16,8 +16,13 @@ use nix::sys::{
 };
 use signal_hook::{consts::SIGUSR1, flag};
 
+use leasehold::Locks;
+
 use crate::{
-    common::world::{self, Kind},
+    common::{
+        Proxy, Server,
+        world::{self, Kind},
+    },
     trial::{LONG, at_every_command},
 };
 
@@ -81,4 +86,39 @@ fn a_signal_while_releasing_the_lock_of_a_failed_trade() {
         }
         trial.next_on_the_same_connection();
     });
+}
+
+/// Nothing of these calls is unsafe to send twice, except the `EXEC` of a commit.
+#[test]
+fn a_call_that_a_signal_interrupts_is_sent_again() {
+    flag::register(SIGUSR1, Arc::default()).unwrap();
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let locks = Locks::connect(&proxy.url()).unwrap();
+    let lock = locks.lock("a");
+    let lease = lock.acquire(LONG).unwrap();
+    let set = |writes: &mut redis::Pipeline| {
+        writes.set("a", 1);
+    };
+    let calls: [(&str, &dyn Fn() -> leasehold::Result<()>); 5] = [
+        ("inspect", &|| lock.inspect().map(drop)),
+        ("verify", &|| lease.verify()),
+        ("renew", &|| lease.renew(LONG)),
+        ("commit", &|| lease.commit(set)),
+        ("acquire", &|| locks.lock("b").try_acquire().map(drop)),
+    ];
+    for (name, call) in calls {
+        // It is read directly only just after another.
+        lease.verify().unwrap();
+        let caller = pthread_self();
+        proxy.at_command(1).run(move || {
+            thread::sleep(Duration::from_millis(20));
+            pthread_kill(caller, Signal::SIGUSR1).unwrap();
+            thread::sleep(Duration::from_millis(20));
+        });
+        let done = call();
+        assert!(done.is_ok(), "{name}: {done:?}");
+        assert!(proxy.happened());
+    }
+    lease.release().unwrap();
 }
