@@ -31,6 +31,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
+
 use super::{
     attempts::{AttemptOutcome, Attempts},
     lease::{Lease, LeaseGrant},
@@ -48,7 +50,7 @@ use crate::{
         hold::{Hold, LockKind},
         once::LastRun,
     },
-    renewing::{keeper::Handle, signal::LostSignal},
+    renewing::keeper::Handle,
     server::{Patience, Reply},
     time::{self, Backoff, Deadline},
     waiting::{LastAnswer, Place},
@@ -69,8 +71,10 @@ const LONGEST_DOUBT: Duration = Duration::from_millis(250);
 /// The set that a wait is a part of. A lock that is acquired alone is a set of one.
 #[derive(Debug)]
 pub(super) struct Part<'a> {
-    /// The locks of the set that are held. The loss of one ends the wait.
-    held: &'a [Lease],
+    /// The locks of the set that are held. The loss of one ends the wait. Looked at only in a wait
+    /// that the server has refused, or that another thread delays: a set of free locks costs N
+    /// looks, not N × N.
+    held: Option<&'a Arc<Mutex<Vec<Handle>>>>,
     /// When the wait for the set began.
     since: Instant,
     /// When the wait for this lock began, on the machine's clock.
@@ -80,7 +84,7 @@ pub(super) struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    pub(super) fn new(held: &'a [Lease], since: Instant) -> Self {
+    pub(super) fn new(held: Option<&'a Arc<Mutex<Vec<Handle>>>>, since: Instant) -> Self {
         Self {
             held,
             since,
@@ -105,20 +109,24 @@ impl<'a> Part<'a> {
 
     /// Adds the loss of a held lock to what cancels the wait.
     fn cancel(&self, cancel: Option<&Cancel>) -> Option<Cancel> {
-        if self.held.is_empty() {
+        let Some(held) = self.held.map(Arc::clone) else {
             return cancel.cloned();
-        }
-        let lost = LostSignal::of_any(self.held.iter().map(|lease| lease.handle.clone()));
+        };
+        let is_lost = |lease: &Handle| lease.lease_state().lost().is_some();
         let cancel = cancel.cloned().unwrap_or_default();
-        Some(cancel.or_when(move || lost.is_lost()))
+        Some(cancel.or_when(move || held.lock().iter().any(is_lost)))
     }
 
-    /// Returns why the wait must end, whatever its attempts met.
-    fn called_off(&self, operation: Operation<'_>, settings: &Settings) -> Result<()> {
-        if settings.is_cancelled() {
-            return Err(operation.cancelled());
+    /// Returns the loss of a held lock.
+    fn check(&self, name: &'static str) -> Result<()> {
+        let held = self.held.map(|held| held.lock());
+        for lease in held.iter().flat_map(|held| held.iter()) {
+            let lease = lease.lease_state();
+            if let Some(reason) = lease.lost() {
+                return Err(Operation::new(name, lease.lock_name()).lost_because(Some(reason)));
+            }
         }
-        (self.held.iter()).try_for_each(|lease| lease.check_for(operation.name))
+        Ok(())
     }
 }
 
@@ -157,7 +165,9 @@ pub(super) fn acquire(
 ) -> Result<Result<Lease, LastRun>> {
     let lease_millis = settings.checked()?;
     settings.check_wait(stacks.limits.answer)?;
-    part.called_off(operation, settings)?;
+    if settings.is_cancelled() {
+        return Err(operation.cancelled());
+    }
     let cancel = part.cancel(settings.cancel.as_ref());
     let cancel = cancel.as_ref();
     let hold = if settings.fencing {
@@ -235,8 +245,8 @@ fn first_stack(
         if let Some(failure) = failure.filter(|_| !deadline.has_passed()) {
             report(failure);
         }
-        let is_cancelled = cancel.is_some_and(Cancel::is_cancelled);
-        if failure.is_none() || is_cancelled || !pauses.pause(deadline) {
+        let is_cancelled = || cancel.is_some_and(Cancel::is_cancelled);
+        if failure.is_none() || is_cancelled() || !pauses.pause(deadline) {
             return stack;
         }
     }
@@ -252,13 +262,16 @@ impl Wait<'_> {
         let acquired = acquired.map_err(|error| self.attempts.ended_by(error));
         self.give_back_outstanding(&acquired);
         (self.part.is_silent).set(acquired.as_ref().is_err_and(is_silence));
-        if let Err(error) = self.part.called_off(self.operation, self.settings) {
+        if self.settings.is_cancelled() {
             // If the lock was granted or handed over just before, it is given back.
             if let Ok(Some(lease)) = acquired {
                 let by = (self.part).gives_back_by(self.deadline, self.stacks.limits.answer);
                 let_go_all(&mut [lease.declined()], by);
             }
-            return Err(error);
+            return Err(self.operation.cancelled());
+        }
+        if !matches!(acquired, Ok(Some(_))) {
+            self.part.check(self.operation.name)?;
         }
         let acquired = acquired?;
         self.report(acquired.as_ref());

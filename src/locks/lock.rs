@@ -282,7 +282,7 @@ impl Lock {
 
     /// A wait for this lock alone.
     pub(super) fn alone(&self) -> Part<'static> {
-        Part::new(&[], self.stacks.clock.now())
+        Part::new(None, self.stacks.clock.now())
     }
 
     pub(super) fn acquire_as(

@@ -5,7 +5,7 @@
 //! that are already held renew themselves meanwhile, and the loss of one ends the wait. If one lock
 //! is not acquired, [`let_go_all`] gives the others back, as it does for a release or drop of all.
 
-use std::{mem, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use redis::Pipeline;
 
@@ -141,11 +141,24 @@ impl LockSet {
         let mut held = Leases {
             leases: Vec::with_capacity(self.locks.len()),
         };
+        let handles = Arc::default();
         for lock in &self.locks {
             let operation = Operation::new(name, lock.name());
-            let part = Part::new(&held.leases, since);
-            match lock.acquire_as(operation, deadline.remaining(), &part) {
-                Ok(lease) => held.leases.push(lease),
+            let part = Part::new(Some(&handles), since);
+            let acquired = lock.acquire_as(operation, deadline.remaining(), &part);
+            let is_last = held.leases.len() + 1 == self.locks.len();
+            // A lock may have been lost just before the last one was granted.
+            let checked = acquired.and_then(|lease| {
+                handles.lock().push(lease.handle.clone());
+                held.leases.push(lease);
+                if is_last {
+                    held.check_for(name)
+                } else {
+                    Ok(())
+                }
+            });
+            match checked {
+                Ok(()) => {}
                 Err(error) => {
                     let by = part.gives_back_by(deadline, lock.longest_answer());
                     held.let_go(by);
