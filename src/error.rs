@@ -33,7 +33,8 @@ pub struct ErrorContext {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// The server reports another holder or none: the lock was deleted, taken over, or had expired.
+    /// Before the lease ended by the local clock, the server reports another holder, none, or a key
+    /// that holds something else: the lock was deleted, taken over, or had expired.
     TakenAway,
     /// By the local clock the lease ended before a renewal succeeded.
     Ended,
@@ -84,6 +85,9 @@ pub enum Error {
         /// The reason, if a [`Lease`](crate::Lease) or a [`Watchdog`](crate::Watchdog) renewed the
         /// lock.
         reason: Option<LostReason>,
+        /// The last failure before the loss: why the lease was not renewed or the run was not
+        /// marked, or what the lock's key holds instead.
+        source: Option<Arc<Error>>,
     },
     /// The command was sent and no reply came: it may have happened.
     ///
@@ -388,6 +392,9 @@ impl std::error::Error for Error {
                 ..
             } => Some(std::error::Error::source(source).unwrap_or(source)),
             Self::Thread { source } => Some(&**source),
+            Self::Lost { source, .. } => source
+                .as_deref()
+                .map(|source| source as &dyn std::error::Error),
             Self::Other { source } => source.source(),
             _ => None,
         }

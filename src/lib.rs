@@ -121,6 +121,7 @@ mod server;
 pub mod testing;
 mod time;
 mod token;
+mod verdict;
 mod waiting;
 mod watchdog;
 mod wire;

@@ -1,6 +1,6 @@
 //! Turns an error of redis-rs into an [`Error`].
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use redis::{ErrorKind, RedisError};
 
@@ -48,12 +48,16 @@ impl<'a> Operation<'a> {
     }
 
     pub(crate) fn lost(self) -> Error {
-        self.lost_because(None)
+        self.lost_because(None, None)
     }
 
-    pub(crate) fn lost_because(self, reason: Option<LostReason>) -> Error {
-        let context = self.context();
-        Error::Lost { context, reason }
+    /// `failure`: the last one before the loss.
+    pub(crate) fn lost_because(self, reason: Option<LostReason>, failure: Option<Error>) -> Error {
+        Error::Lost {
+            context: self.context(),
+            reason,
+            source: failure.map(Arc::new),
+        }
     }
 
     pub(crate) fn wrong_kind(self, found: impl Into<String>) -> Error {
@@ -83,6 +87,7 @@ impl<'a> Operation<'a> {
         match (source.code(), message(&source)) {
             _ if is_wrong_type(&source) => self.wrong_kind("a key of another type"),
             (Some("WRONGKIND" | WRONG_MARK), found) => self.wrong_kind(found),
+            (Some("COMPANION"), found) => self.wrong_kind(found.trim_start_matches("WRONGKIND ")),
             (Some("INVALIDEND"), reason) => Error::invalid("end", reason),
             (Some("INVALIDTOKEN"), reason) => Error::invalid("token", reason),
             (Some(TOO_FEW_REPLICAS), counts) => self.too_few_replicas(counts),

@@ -123,7 +123,8 @@ impl<'a> Part<'a> {
         for lease in held.iter().flat_map(|held| held.iter()) {
             let lease = lease.lease_state();
             if let Some(reason) = lease.lost() {
-                return Err(Operation::new(name, lease.lock_name()).lost_because(Some(reason)));
+                let operation = Operation::new(name, lease.lock_name());
+                return Err(lease.lost_error(operation, Some(reason)));
             }
         }
         Ok(())

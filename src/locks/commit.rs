@@ -13,7 +13,7 @@ use redis::{Connection, FromRedisValue, Pipeline, Value};
 
 use super::lease::Lease;
 use crate::{
-    error::{Error, LostReason, Operation, Result},
+    error::{Error, Operation, Result},
     name::check_size,
     recipes::{
         once::LastRun,
@@ -136,7 +136,9 @@ impl Lease {
         self.check_here(name)?;
         let commit = self.build_commit(name, build)?;
         let results = match self.send_tracked(|| commit.send(conn)) {
-            Err(Error::Lost { .. }) => return Err(self.not_found_error(name)),
+            Err(Error::Lost { .. } | Error::WrongKind { .. }) => {
+                return Err(self.not_found_error(name));
+            }
             sent => sent?,
         };
         commit.answer(results.unwrap_or_default())
@@ -240,7 +242,9 @@ impl Lease {
         // A renewal would change the key that the transaction watches.
         let state = self.stop_renewing(Deadline::after(Duration::MAX));
         let done = match state {
-            RenewalState::Lost(reason) => Err(operation.lost_because(Some(reason))),
+            RenewalState::Lost(reason) => {
+                Err(self.lease_state().lost_error(operation, Some(reason)))
+            }
             RenewalState::Held | RenewalState::Unknown => self.send(&commit),
         };
         let given_back = match &done {
@@ -253,9 +257,13 @@ impl Lease {
             Err(error @ Error::Unknown { .. }) => Err(error.clone()),
             Err(_) => self.give_back(Deadline::after(self.drop_timeout)),
         };
-        // The caller gets the result of the commit instead.
-        let _ = self.settle(RELEASING, given_back, state);
-        done.map(drop)
+        match (done, self.settle(RELEASING, given_back, state)) {
+            // The commit names no reason, or a key of another type, which may be the lock's.
+            (Err(Error::Lost { .. } | Error::WrongKind { .. }), Err(lost @ Error::Lost { .. })) => {
+                Err(lost)
+            }
+            (done, _) => done.map(drop),
+        }
     }
 
     /// Reads, decides and writes in one transaction, only while the lock is held. Modelled on
@@ -366,11 +374,22 @@ impl Lease {
     /// reports one. `send` must not return an error of a caller's closure.
     fn send_checked<T>(&self, name: &'static str, send: impl FnOnce() -> Result<T>) -> Result<T> {
         let done = self.send_tracked(send);
-        if let Err(Error::Lost { .. }) = done {
-            self.handle.lose(LostReason::TakenAway);
-            return Err(self.lost_for(name));
+        match &done {
+            Err(Error::Lost { .. }) => Err(self.not_ours(name, None)),
+            Err(Error::WrongKind { .. }) => self.look_if_lost(name).and(done),
+            _ => done,
         }
-        done
+    }
+
+    /// Asks whether a key of another type is the lock's own.
+    ///
+    /// # Errors
+    /// [`Error::Lost`]: the lock is not ours. Any other result of the look is no error.
+    pub(super) fn look_if_lost(&self, name: &'static str) -> Result<()> {
+        match self.ask(name, Ask::Look) {
+            Err(lost @ Error::Lost { .. }) => Err(lost),
+            _ => Ok(()),
+        }
     }
 
     /// Sends a transaction, which counts as outstanding until it has a reply.

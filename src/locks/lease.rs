@@ -9,8 +9,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use redis::RedisError;
+
 use crate::{
-    error::LostReason,
+    error::{Error, Operation, Result},
+    recipes::hold::Hold,
+    time::lease_millis,
+    token::{FencingToken, Token},
+    verdict::Evidence,
+};
+use crate::{
     event::HoldEnd,
     locks::{options::Settings, stack::Stack},
     renewing::{
@@ -21,13 +29,6 @@ use crate::{
     },
     server::{Patience, RenewalError},
     waiting::{HandOverBudget, PastHold},
-};
-use crate::{
-    error::{Error, Operation, Result},
-    recipes::hold::Hold,
-    time::lease_millis,
-    token::{FencingToken, Token},
-    wire::yes_or_no,
 };
 
 /// The operation that errors of [`Lease::check`] name.
@@ -265,6 +266,7 @@ impl Lease {
     /// - All others as [`verify`](Self::verify).
     pub fn renew(&self, lease: Duration) -> Result<()> {
         self.stack.process.refuse_forked_child()?;
+        lease_millis("lease", lease)?;
         let lease = self
             .lease_state()
             .terms()
@@ -316,9 +318,6 @@ impl Lease {
     /// Looks at the lease or renews it, on a connection of the pool. Returns a moment before the
     /// call was sent. Must not be called in a forked child.
     pub(super) fn ask(&self, name: &'static str, ask: Ask) -> Result<Instant> {
-        if let Ask::Renew(lease) = ask {
-            lease_millis("lease", lease)?;
-        }
         if !self.is_held() {
             // The server could say yes again, for the next hold of the same owner.
             return Err(self.lost_for(name));
@@ -329,33 +328,35 @@ impl Lease {
             // the second.
             self.lease_state().outstanding().renewal_is_out();
         }
-        let answer = asked.map_err(RenewalError::Unsent).and_then(|asked| {
-            let sent = asked.sent;
-            let ours = asked.of_both().and_then(|answer| yes_or_no(&answer));
-            ours.map(|ours| (ours, sent)).map_err(RenewalError::Sent)
-        });
-        match answer {
-            Ok((true, sent)) => Ok(sent),
-            Ok((false, _)) => {
-                self.handle.lose(LostReason::TakenAway);
-                Err(self.lost_for(name))
-            }
-            Err(failure) => {
-                let error = failure.error(self.operation(name));
-                if ask.is_renewal() {
-                    let is_out = matches!(error, Error::Unknown { .. });
-                    self.lease_state()
-                        .renewal_failed(&Arc::new(failure), is_out);
-                }
-                // A loss that was detected meanwhile takes precedence.
-                self.check_for(name)?;
-                Err(error)
-            }
+        let answer = asked.map(|asked| (asked.sent, Evidence::of(asked.of_both())));
+        let failure = match answer {
+            Ok((sent, Evidence::Ours(_))) => return Ok(sent),
+            Ok((_, Evidence::NotOurs)) => return Err(self.not_ours(name, None)),
+            Ok((_, Evidence::AnotherKind(found))) => return Err(self.not_ours(name, Some(found))),
+            Ok((_, Evidence::NotKnown(error))) => RenewalError::Sent(error),
+            Err(error) => RenewalError::Unsent(error),
+        };
+        let error = failure.error(self.operation(name));
+        if ask.is_renewal() {
+            let is_out = matches!(error, Error::Unknown { .. });
+            self.lease_state()
+                .renewal_failed(&Arc::new(failure), is_out);
         }
+        // A loss that was detected meanwhile takes precedence.
+        self.check_for(name)?;
+        Err(error)
+    }
+
+    /// Marks the lease lost, since a reply says that the lock is not ours. `found`: what its key
+    /// holds instead.
+    pub(super) fn not_ours(&self, name: &'static str, found: Option<RedisError>) -> Error {
+        self.handle.lose(found);
+        self.lost_for(name)
     }
 
     pub(super) fn lost_for(&self, name: &'static str) -> Error {
-        self.operation(name).lost_because(self.lease_state().lost())
+        let lease_state = self.lease_state();
+        lease_state.lost_error(self.operation(name), lease_state.lost())
     }
 
     pub(super) fn operation(&self, name: &'static str) -> Operation<'_> {

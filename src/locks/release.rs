@@ -25,14 +25,15 @@ use super::{
     stack::Stack,
 };
 use crate::{
-    error::{Error, LostReason, Result, no_answer},
+    error::{Result, no_answer},
     event::{HoldEnd, Released},
     renewing::lease_state::RenewalState,
-    server::{Patience, Reply},
+    server::{Patience, RenewalError, Reply},
     time::{self, Deadline},
     token::{FencingToken, Token},
+    verdict::Evidence,
     waiting::HandOverBudget,
-    wire::{Call, count},
+    wire::Call,
 };
 
 const RELEASE: &str = "Lease::release";
@@ -150,9 +151,8 @@ impl Lease {
         given_back: Result<bool>,
         state: RenewalState,
     ) -> Result<()> {
-        let failed = matches!(&given_back, Err(error) if !matches!(error, Error::WrongKind { .. }));
         let comes_late = self.lease_state().outstanding().may_acquire() && !self.is_disclosed();
-        if failed || comes_late {
+        if given_back.is_err() || comes_late {
             self.stack.keeper.abandon(self.hold(), comes_late);
         }
         self.notify_queue();
@@ -175,12 +175,14 @@ impl Lease {
         let end = match (&given_back, state) {
             (_, RenewalState::Lost(reason)) => HoldEnd::Lost(reason),
             (Ok(true), _) => HoldEnd::Released,
-            (Ok(false), _) => HoldEnd::Lost(LostReason::TakenAway),
+            (Ok(false), _) => HoldEnd::Lost(self.lease_state().lost_by_a_no()),
             (Err(_), _) => HoldEnd::Unknown,
         };
         self.end = Some(end);
         match end {
-            HoldEnd::Lost(reason) => Err(self.operation(name).lost_because(Some(reason))),
+            HoldEnd::Lost(reason) => {
+                Err((self.lease_state()).lost_error(self.operation(name), Some(reason)))
+            }
             _ => given_back.map(drop),
         }
     }
@@ -213,16 +215,28 @@ impl Lease {
     fn is_given_back(&self, asked: Result<Reply>) -> Result<bool> {
         let (operation, asked) = (self.operation(RELEASE), asked?);
         let again = asked.again;
-        match asked.of_both().and_then(|answer| count(&answer)) {
+        match Evidence::of(asked.of_both()) {
+            Evidence::Ours(held) => {
+                self.note_released(held);
+                Ok(true)
+            }
             // The release was sent twice. The first may have released the lock, so a no to the
             // second does not prove a loss.
-            Ok(0) if again => Err(operation.unknown(None, no_answer())),
-            Ok(held) => {
-                self.note_released(held);
-                Ok(held > 0)
+            Evidence::NotOurs | Evidence::AnotherKind(_) if again => {
+                Err(operation.unknown(None, no_answer()))
             }
-            Err(error) => Err(operation.unanswered(None, error)),
+            Evidence::NotOurs => Ok(false),
+            Evidence::AnotherKind(found) => {
+                self.failed(RenewalError::Sent(found));
+                Ok(false)
+            }
+            Evidence::NotKnown(error) => Err(operation.unanswered(None, error)),
         }
+    }
+
+    /// Records why the lock was not given back, or what its key holds instead.
+    pub(super) fn failed(&self, failure: RenewalError) {
+        (self.lease_state()).renewal_failed(&Arc::new(failure), false);
     }
 
     /// Notes the end of a hold of a reentrant lock if this was its last level.

@@ -8,16 +8,17 @@ use std::time::Duration;
 
 use super::{lease::Lease, lock::Lock};
 use crate::{
-    error::{Error, Operation, Result, ensure, is_unconfirmed},
+    error::{Error, Operation, Result, ensure, is_unconfirmed, no_answer},
     recipes::{
         hold::LockKind,
         once::{LastRun, last_run, understood},
         ran::Ran,
     },
     renewing::lease_state::RenewalState,
-    server::Patience,
+    server::{Patience, RenewalError},
     time::{Backoff, Deadline, period_millis},
-    wire::{Call, yes_or_no},
+    verdict::Evidence,
+    wire::Call,
 };
 
 const RUN_ONCE: &str = "Lock::run_once";
@@ -221,21 +222,33 @@ impl Lease {
         let mut pauses = Backoff::new();
         let mut unknown = None;
         loop {
-            let answer = self.stack.server.ask(call, Patience::until(deadline));
-            let is_marked = answer.and_then(|reply| {
-                let answer = reply.of_both().and_then(|answer| yes_or_no(&answer));
-                answer.map_err(|error| {
-                    if is_unconfirmed(&error) {
-                        // A failover may lose the mark. The next attempt waits for the replicas
-                        // again.
-                        return operation.unknown(None, error);
+            let failure = match self.stack.server.ask(call, Patience::until(deadline)) {
+                Err(unsent) => RenewalError::Unsent(unsent),
+                Ok(reply) => {
+                    let again = reply.again;
+                    match Evidence::of(reply.of_both()) {
+                        Evidence::Ours(_) => return Ok(true),
+                        Evidence::NotOurs => return Ok(false),
+                        // The first call may have marked the run and released the lock.
+                        Evidence::AnotherKind(_) if again => {
+                            return Err(operation.unknown(None, no_answer()));
+                        }
+                        Evidence::AnotherKind(found) => {
+                            self.failed(RenewalError::Sent(found));
+                            return Ok(false);
+                        }
+                        Evidence::NotKnown(error) => RenewalError::Sent(error),
                     }
-                    operation.unanswered(None, error)
-                })
-            });
-            let Err(error) = is_marked else {
-                return is_marked;
+                }
             };
+            let error = match &failure {
+                // A failover may lose the mark. The next attempt waits for the replicas again.
+                RenewalError::Sent(error) if is_unconfirmed(error) => {
+                    operation.unknown(None, error.clone())
+                }
+                failure => failure.error(operation),
+            };
+            self.failed(failure);
             let is_unknown = matches!(error, Error::Unknown { .. });
             let goes_on = is_unknown || matches!(error, Error::Pool { .. }) || error.may_pass();
             if is_unknown {

@@ -11,7 +11,7 @@ use redis::Pipeline;
 
 use super::{acquire::Part, lease::Lease, lock::Lock, options::Options, release::let_go_all};
 use crate::{
-    error::{Error, LostReason, Operation, Result, ensure},
+    error::{Error, Operation, Result, ensure},
     recipes::{
         simple::PATIENCE,
         transaction::{HeldCommit, Proof, Transaction, WatchedConnection},
@@ -329,15 +329,19 @@ impl Leases {
         let (mut lost, mut failed) = (Vec::new(), Ok(()));
         for (name, released) in self.let_go(Deadline::after(Duration::MAX)) {
             match released {
-                Err(Error::Lost { reason, .. }) => lost.push((name, reason)),
+                Err(Error::Lost { reason, source, .. }) => lost.push((name, reason, source)),
                 released => failed = failed.and(released),
             }
         }
-        let Some((_, reason)) = lost.first() else {
+        let Some((_, reason, source)) = lost.first() else {
             return failed;
         };
-        let names: Vec<&str> = lost.iter().map(|(name, _)| &**name).collect();
-        Err(Operation::new(RELEASE, &names.join(", ")).lost_because(*reason))
+        let names: Vec<&str> = lost.iter().map(|(name, ..)| &**name).collect();
+        Err(Error::Lost {
+            context: Operation::new(RELEASE, &names.join(", ")).context(),
+            reason: *reason,
+            source: source.clone(),
+        })
     }
 
     /// Releases all locks by the deadline, or leaves them to the watchdog's thread. Returns the
@@ -391,16 +395,28 @@ impl Leases {
                               a {tag} in common";
                 Err(Error::invalid("locks", reason))
             }
-            Err(Error::Lost { context, reason }) => {
-                // If two locks share the name, it may be either. The set is lost all the same.
-                let is_lost = |lease: &&Lease| lease.name() == context.lock;
-                for lease in self.leases.iter().filter(is_lost) {
-                    lease.handle.lose(LostReason::TakenAway);
-                }
-                self.check_for(name)
-                    .and(Err(Error::Lost { context, reason }))
+            Err(error @ (Error::Lost { .. } | Error::WrongKind { .. })) => {
+                self.find_the_lost(name, &error);
+                self.check_for(name).and(Err(error))
             }
             done => done,
+        }
+    }
+
+    /// Marks the lost locks, by the error of a transaction. Two locks may have the name that it
+    /// gives, and a key of another type may be any lock's: then the server is asked about each.
+    fn find_the_lost(&self, name: &'static str, error: &Error) {
+        let of_the_name = |lease: &&Lease| match error {
+            Error::Lost { context, .. } => lease.name() == context.lock,
+            _ => true,
+        };
+        let maybe: Vec<&Lease> = self.leases.iter().filter(of_the_name).collect();
+        if let ([lost], Error::Lost { .. }) = (&*maybe, error) {
+            lost.handle.lose(None);
+            return;
+        }
+        for lease in maybe {
+            let _ = lease.look_if_lost(name);
         }
     }
 }

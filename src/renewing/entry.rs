@@ -1,5 +1,5 @@
 //! One lease of the [`Schedule`](super::schedule::Schedule): when to ask the server about it, and
-//! how to interpret the reply.
+//! what follows from the [verdict](crate::verdict) on the reply.
 //!
 //! An entry needs a renewal at `renew_at` and a look at `look_at`. A question covers the needs that
 //! were due when it was sent; a positive reply clears them. A need that arises while a question is
@@ -8,7 +8,12 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    error::LostReason, recipes::hold::Hold, server::RenewalAnswer, time::whole_millis, wire::Call,
+    error::LostReason,
+    recipes::hold::Hold,
+    server::RenewalAnswer,
+    time::whole_millis,
+    verdict::{Known, Verdict},
+    wire::Call,
 };
 
 /// The pause after the first refusal of a renewal. It doubles with each further refusal.
@@ -115,13 +120,25 @@ impl Terms {
         self.end.or(self.cap)
     }
 
-    /// Returns the reason of the loss, if our clock has reached the end. Nothing else decides that.
+    /// Returns the reason of the loss, if our clock has reached the end.
     pub(crate) fn lost_at(&self, now: Instant) -> Option<LostReason> {
-        let end = self.lost_by().filter(|end| *end <= now)?;
-        Some(match self.cap {
-            Some(cap) if end >= cap => LostReason::MaxHold,
-            _ => LostReason::Ended,
-        })
+        self.known(false).lost_at(now)
+    }
+
+    /// Returns what is known without asking. `was_refused`: so was the last question.
+    pub(crate) fn known(&self, was_refused: bool) -> Known {
+        let end = self.lost_by();
+        let is_at_the_cap = self.cap.is_some_and(|cap| end >= Some(cap));
+        Known {
+            end,
+            at_the_end: if is_at_the_cap {
+                LostReason::MaxHold
+            } else {
+                LostReason::Ended
+            },
+            skew: self.skew,
+            was_refused,
+        }
     }
 
     /// Returns true if no renewal can move the end.
@@ -209,7 +226,8 @@ impl<T> LeaseEntry<T> {
     /// Enters the reply to the question that is on its way, and sets the time of the next one.
     pub(crate) fn judge(&mut self, answer: RenewalAnswer, now: Instant) -> Option<RenewalOutcome> {
         let ask = self.in_flight.take()?;
-        if let Some(reason) = self.terms.lost_at(now) {
+        let verdict = (self.terms.known(self.refusals > 0)).verdict(answer.is_ours(), now);
+        if let Verdict::Lost(reason) = verdict {
             return Some(RenewalOutcome::Lost(reason));
         }
         match answer {
@@ -218,8 +236,7 @@ impl<T> LeaseEntry<T> {
                 let held = self.terms.end.map(RenewalOutcome::Held);
                 self.terms.lost_at(now).map(RenewalOutcome::Lost).or(held)
             }
-            RenewalAnswer::NotOurs => Some(RenewalOutcome::Lost(LostReason::TakenAway)),
-            RenewalAnswer::Refused => {
+            RenewalAnswer::NotOurs | RenewalAnswer::Refused => {
                 let pause = FIRST_RETRY.saturating_mul(1 << self.refusals.min(16));
                 let longest = LAST_RETRY.min(self.terms.third());
                 self.refusals += 1;

@@ -13,6 +13,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use redis::RedisError;
 
 use super::{
     lease_state::{Callback, LeaseState, LossCall, RenewalState},
@@ -23,6 +24,7 @@ use crate::{
     event::shielded,
     pool::{Limits, Process},
     recipes::hold::{Hold, LockKind},
+    server::RenewalError,
     time::{Clock, Deadline},
     wire::Call,
 };
@@ -220,10 +222,15 @@ impl Handle {
         end.is_some_and(|end| self.keeper.renewed(&mut state, lease, end))
     }
 
-    /// Marks the lease lost, by a reply to the holder.
-    pub(crate) fn lose(&self, reason: LostReason) {
+    /// Marks the lease lost, by a reply to the holder that the lock is not ours. `found`: what its
+    /// key holds instead.
+    pub(crate) fn lose(&self, found: Option<RedisError>) {
         let mut state = self.keeper.state.lock();
         state.schedule.stop(self.id);
+        let reason = self.lease.lost_by_a_no();
+        if let Some(found) = found {
+            (self.lease).renewal_failed(&RenewalError::sent(found), false);
+        }
         self.keeper.lose(&mut state, &self.lease, reason);
     }
 

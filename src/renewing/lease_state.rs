@@ -23,6 +23,7 @@ use crate::{
     server::RenewalError,
     time::{Clock, Deadline},
     token::FencingToken,
+    verdict::Verdict,
 };
 
 /// The state of a lease, by our clock and the server's replies.
@@ -72,7 +73,7 @@ struct Facts {
     stopped: bool,
     /// The terms. Their end is `None` until the first reply.
     terms: Terms,
-    /// The failure of the last renewal.
+    /// The failure of the last renewal, or what the lock's key holds instead.
     failure: Option<Arc<RenewalError>>,
     /// The commands that got no reply.
     outstanding: Outstanding,
@@ -201,7 +202,25 @@ impl LeaseState {
         self.current().lost
     }
 
-    /// The failure of the last renewal.
+    /// Returns the reason of the loss after a reply that the lock is not ours, also if the renewal
+    /// was stopped before the reply.
+    pub(crate) fn lost_by_a_no(&self) -> LostReason {
+        let facts = self.current();
+        let was_refused = (facts.failure.as_ref()).is_some_and(|failure| failure.is_refusal());
+        let known = facts.terms.known(was_refused);
+        match (facts.lost, known.verdict(Some(false), self.clock.now())) {
+            (Some(reason), _) | (None, Verdict::Lost(reason)) => reason,
+            (None, Verdict::Ours | Verdict::NotKnown) => LostReason::TakenAway,
+        }
+    }
+
+    /// Returns the error for the loss of this lease, with the failure before it.
+    pub(crate) fn lost_error(&self, operation: Operation<'_>, reason: Option<LostReason>) -> Error {
+        let failure = self.failure(Operation::new("renew", self.lock_name()));
+        operation.lost_because(reason, failure)
+    }
+
+    /// The failure of the last renewal, or of the last attempt to mark a run.
     pub(crate) fn failure(&self, operation: Operation<'_>) -> Option<Error> {
         let failure = self.current().failure.clone()?;
         Some(failure.error(operation))

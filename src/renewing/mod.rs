@@ -9,8 +9,9 @@
 //! of the key. The schedule and its [`entry`] are plain values without a mutex, a clock or I/O.
 //! [`Outstanding`](lease_state::Outstanding) records the commands that may still be executed.
 //!
-//! Only `LeaseEntry::judge` in [`entry`] interprets a reply. An error or a missing reply is never a
-//! loss, until our clock reaches the end of the lease.
+//! Only the [verdict](crate::verdict) interprets a reply, for the renewing thread and for the
+//! holder's calls. An error or a missing reply is never a loss, until our clock reaches the end of
+//! the lease.
 //!
 //! # Locks
 //! There are three mutexes. The second and the third are locked in this order; no other mutex is

@@ -193,7 +193,7 @@ impl Keeper {
     ///
     /// - **`Ours`**: the lease is held until the new end; a renewal is reported. The schedule asks
     ///   again after a third of the lease.
-    /// - **`NotOurs`**: the lease is lost, as taken away. The schedule forgets it.
+    /// - **`NotOurs`**: the lease is lost. The schedule forgets it.
     /// - **`Forgotten`** (the server no longer has the script): no change. The schedule asks again
     ///   at once, with the whole script.
     /// - **`Refused`**: the state is unknown; the failure is reported. The schedule asks again
@@ -216,7 +216,9 @@ impl Keeper {
                 let was_sent = matches!(*failure, RenewalError::Sent(_));
                 let is_out = answer == RenewalAnswer::Unanswered && is_renewal && was_sent;
                 lease.renewal_failed(&failure, is_out);
-                news.push((Arc::clone(lease), Some(failure)));
+                if answer != RenewalAnswer::NotOurs {
+                    news.push((Arc::clone(lease), Some(failure)));
+                }
             }
             match outcome {
                 Some(RenewalOutcome::Held(end))

@@ -13,10 +13,11 @@ use super::{
     tracked::{InUse, ReliedOnBy, Tracked},
 };
 use crate::{
-    error::{Error, Operation, Result, is_wrong_type},
+    error::{Error, Operation, Result},
     event::shielded,
     pool::Connector,
     time::{self, Deadline},
+    verdict::Evidence,
     wire::{Call, Replicas, exchange_each, is_unknown_script},
 };
 
@@ -40,12 +41,24 @@ pub(crate) trait Renewals: Send {
 pub(crate) enum RenewalAnswer {
     /// Renewed or released. The moment is just before the call was sent.
     Ours(Instant),
+    /// Somebody else's, free, or of another kind.
     NotOurs,
     /// The server does not have the script: the next batch sends its source.
     Forgotten,
     /// The server refused this renewal; the lock may or may not be ours.
     Refused,
     Unanswered,
+}
+
+impl RenewalAnswer {
+    /// `None`: it does not tell.
+    pub(crate) fn is_ours(self) -> Option<bool> {
+        match self {
+            Self::Ours(_) => Some(true),
+            Self::NotOurs => Some(false),
+            Self::Forgotten | Self::Refused | Self::Unanswered => None,
+        }
+    }
 }
 
 /// The outcome of a batch.
@@ -56,7 +69,7 @@ pub(crate) struct Replies {
     pub(crate) broken: bool,
 }
 
-/// The outcome of a renewal, with the reason if it failed.
+/// The outcome of a renewal, with the reason if it failed, or what the key holds instead.
 pub(crate) type RenewalReply = (RenewalAnswer, Option<Arc<RenewalError>>);
 
 /// The reason why a renewal failed.
@@ -228,16 +241,13 @@ fn answered(value: Value, sent: Instant, taught: bool) -> RenewalReply {
 
 /// The meaning of a reply for a lease or an orphan.
 pub(crate) fn renewal_reply(answer: RedisResult<Value>, sent: Instant) -> RenewalReply {
-    let refusal: RedisError = match answer {
-        Ok(Value::Int(1..)) => return (RenewalAnswer::Ours(sent), None),
-        Ok(Value::Int(0)) => return (RenewalAnswer::NotOurs, None),
-        Ok(_) => (ErrorKind::UnexpectedReturnType, "neither 0 nor 1").into(),
-        Err(error) => error,
+    let (answer, failure) = match Evidence::of(answer) {
+        Evidence::Ours(_) => (RenewalAnswer::Ours(sent), None),
+        Evidence::NotOurs => (RenewalAnswer::NotOurs, None),
+        Evidence::AnotherKind(found) => (RenewalAnswer::NotOurs, Some(found)),
+        Evidence::NotKnown(refusal) => (RenewalAnswer::Refused, Some(refusal)),
     };
-    if is_another_kind(&refusal) {
-        return (RenewalAnswer::NotOurs, None);
-    }
-    (RenewalAnswer::Refused, Some(RenewalError::sent(refusal)))
+    (answer, failure.map(RenewalError::sent))
 }
 
 /// Turns a renewal that too few replicas have into a refusal: our lease is only as long as on the
@@ -248,16 +258,6 @@ fn confirmed(reply: RenewalReply, had: RedisResult<()>) -> RenewalReply {
             (RenewalAnswer::Refused, Some(RenewalError::sent(error)))
         }
         (reply, _) => reply,
-    }
-}
-
-/// True if the lock's key holds something else by now. If only the companion does, the lock is
-/// still ours.
-fn is_another_kind(refusal: &RedisError) -> bool {
-    match refusal.code() {
-        Some("COMPANION") => false,
-        Some("WRONGKIND") => true,
-        _ => is_wrong_type(refusal),
     }
 }
 

@@ -222,7 +222,7 @@ impl Watchdog {
         let lease_state = lease.lease_state();
         lease_state.wait_for_first_answer(Deadline::after(patience));
         if let Some(reason) = lease_state.lost() {
-            return Err(operation.lost_because(Some(reason)));
+            return Err(lease_state.lost_error(operation, Some(reason)));
         }
         if lease_state.terms().end.is_none() {
             let silence =

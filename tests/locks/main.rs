@@ -50,6 +50,7 @@ mod transactions;
 mod trickles;
 mod unfenced;
 mod untold;
+mod verdicts;
 mod wait_hooks;
 mod waiting;
 mod wake_ups;

@@ -332,6 +332,12 @@ fn the_holders_own_renewal_respects_max_hold() {
         let locks = crate::connect(&server.url()).with(options);
         for lock in every_kind(&locks) {
             let lease = lock.acquire(LONG).unwrap();
+            // The length is checked before it is cut to the limit.
+            let too_long = lease.renew(100 * HOUR);
+            assert!(
+                matches!(too_long, Err(Error::Invalid { .. })),
+                "{too_long:?}"
+            );
             lease.renew(HOUR).unwrap();
             assert!(lease.remaining() <= longest);
             let key = format!("lock:{}", lock.name());

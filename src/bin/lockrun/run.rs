@@ -100,7 +100,9 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Conclusion, Conc
             let lock = arguments.lock(&locks, &context.lock);
             Err(Conclusion::Busy(Busy::with(&lock, arguments.permits)))
         }
-        Err(Error::Lost { context, reason }) => {
+        Err(Error::Lost {
+            context, reason, ..
+        }) => {
             let lost = Lost::new(context.lock, Why::of(reason));
             Err(Conclusion::Lost(Loss::before_the_command(lost)))
         }
@@ -237,9 +239,9 @@ fn concluded(
         Ok(()) => (None, None),
         // A command that ended under the lock no longer needs it, unless someone took the lock away
         // before.
-        Err(Error::Lost { context, reason })
-            if !ended.was_held || Why::of(reason) == Why::TakenAway =>
-        {
+        Err(Error::Lost {
+            context, reason, ..
+        }) if !ended.was_held || Why::of(reason) == Why::TakenAway => {
             let first = arguments.first_of(&context.lock);
             (Some(Lost::new(first, Why::of(reason))), None)
         }

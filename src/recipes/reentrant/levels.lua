@@ -100,14 +100,14 @@ local function read_companion()
 end
 
 -- Reads the lock and, if our owner holds it, the companion. Returns 0 if our owner does not hold
--- it, an error (with this prefix if it is about the companion), or nothing.
-local function read_lock_and_companion(prefix)
+-- it, an error (with the prefix COMPANION if it is about the companion), or nothing.
+local function read_lock_and_companion()
   local wrong = read_lock()
   if wrong or not is_owner then
     return wrong or 0
   end
   wrong = read_companion()
-  return wrong and redis.error_reply(prefix .. wrong.err)
+  return wrong and redis.error_reply('COMPANION ' .. wrong.err)
 end
 
 -- Returns the end of our last acquisition.

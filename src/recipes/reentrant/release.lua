@@ -2,14 +2,15 @@
 -- ARGV[3]  1 to release only an acquisition that was counted, 0 to release also a level of the
 --          notes' scripts
 -- returns  our count of the lock before the release: 0 not held, 1 it is free now, n it is still
---          held n - 1 times
+--          held n - 1 times; or an error that begins with COMPANION if only the companion keeps us
+--          from releasing
 --
 -- Safe to send twice: the field of a released acquisition is gone, and `released` has the last one.
 -- If ARGV[3] is 0, an unknown token releases a level acquired by a program without a companion, but
 -- only once all acquisitions with a field have been released. Everything that can fail is checked
 -- before the first write. The lock is written last: if the server refuses us that command, the lock
 -- ends with its lease and is never decremented twice.
-local answer = read_lock_and_companion('')
+local answer = read_lock_and_companion()
 if answer then
   return answer
 end

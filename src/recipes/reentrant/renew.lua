@@ -9,7 +9,7 @@
 -- acquisition, and writes nothing. An acquisition whose end has passed is not restored, even if it
 -- still counts. A server out of memory refuses `HSET` unless the script has written before: so the
 -- companion's end is written first.
-local answer = read_lock_and_companion('COMPANION ')
+local answer = read_lock_and_companion()
 if answer then
   return answer
 end

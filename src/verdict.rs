@@ -1,0 +1,184 @@
+//! What a reply says about a hold, decided here only, for everybody who asks the server about one:
+//! the watchdog, `verify` and `renew`, the commits, the releases, sets, and `run_once`.
+//!
+//! [`Evidence`] is what one reply says. [`Known::verdict`] adds what we know without it: the end of
+//! the hold by our clock, and whether the server has refused to answer before.
+//!
+//! - **Our clock has reached the end**: the hold is over, whatever the server says. It ended by
+//!   itself, even if the key is gone or is somebody else's by now.
+//! - **Not ours, or a key of another kind, before the end**: it was taken away. Near the end, where
+//!   the server's clock may be ahead of ours, a hold that the server refused to renew ended by
+//!   itself.
+//! - **A refusal, or no reply**: not known. That is never a loss.
+
+use std::time::{Duration, Instant};
+
+use redis::{RedisError, RedisResult, Value};
+
+use crate::error::{LostReason, is_wrong_type, makes_no_sense};
+
+/// What a reply says about a hold.
+#[derive(Debug)]
+pub(crate) enum Evidence {
+    /// With the number that the script returned.
+    Ours(u64),
+    NotOurs,
+    /// The lock's key holds something else, by this error reply. So the hold is gone.
+    AnotherKind(RedisError),
+    /// A refusal, a reply that makes no sense, or no reply.
+    NotKnown(RedisError),
+}
+
+impl Evidence {
+    /// Reads the reply to a renewal, a look or a release: a number above 0 if the lock is ours.
+    pub(crate) fn of(answer: RedisResult<Value>) -> Self {
+        match answer {
+            Ok(Value::Int(0)) => Self::NotOurs,
+            Ok(Value::Int(held @ 1..)) => Self::Ours(held.unsigned_abs()),
+            Ok(_) => Self::NotKnown(makes_no_sense()),
+            Err(error) if is_another_kind(&error) => Self::AnotherKind(error),
+            Err(error) => Self::NotKnown(error),
+        }
+    }
+}
+
+/// Returns true if the lock's own key holds something else. If only its companion does, the lock is
+/// still ours.
+fn is_another_kind(refusal: &RedisError) -> bool {
+    match refusal.code() {
+        Some("COMPANION") => false,
+        Some("WRONGKIND") => true,
+        _ => is_wrong_type(refusal),
+    }
+}
+
+/// What we know of a hold without asking.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    /// The end by our clock.
+    pub(crate) end: Option<Instant>,
+    /// The reason of the loss at that end.
+    pub(crate) at_the_end: LostReason,
+    /// The server's clock may be ahead of ours by this much.
+    pub(crate) skew: Duration,
+    /// The server has refused the last question about it.
+    pub(crate) was_refused: bool,
+}
+
+/// The verdict on a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Ours,
+    Lost(LostReason),
+    NotKnown,
+}
+
+impl Known {
+    /// Returns the reason of the loss, if our clock has reached the end.
+    pub(crate) fn lost_at(&self, now: Instant) -> Option<LostReason> {
+        let has_passed = self.end.is_some_and(|end| end <= now);
+        has_passed.then_some(self.at_the_end)
+    }
+
+    /// Returns the verdict on a reply that came just now. `is_ours`: what the reply says; `None` if
+    /// it does not tell.
+    pub(crate) fn verdict(&self, is_ours: Option<bool>, now: Instant) -> Verdict {
+        if let Some(reason) = self.lost_at(now) {
+            return Verdict::Lost(reason);
+        }
+        let is_near = self.lost_at(now + self.skew).is_some();
+        match is_ours {
+            Some(true) => Verdict::Ours,
+            Some(false) if is_near && self.was_refused => Verdict::Lost(self.at_the_end),
+            Some(false) => Verdict::Lost(LostReason::TakenAway),
+            None => Verdict::NotKnown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::ErrorKind;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn refusal(code: &str) -> RedisResult<Value> {
+        redis::parse_redis_value(format!("-{code} a text\r\n").as_bytes())?.extract_error()
+    }
+
+    /// All replies, at all moments, with and without a refusal before.
+    #[test]
+    fn one_reply_has_one_verdict() {
+        use LostReason::{MaxHold, TakenAway};
+        let start = Instant::now();
+        let (near, end) = (start + 40 * MS, start + 50 * MS);
+        let moments = [start, near, near + 9 * MS, end, end + 50 * MS];
+        let replies = [
+            (Ok(Value::Int(1)), Some(true)),
+            (Ok(Value::Int(3)), Some(true)),
+            (Ok(Value::Int(0)), Some(false)),
+            (refusal("WRONGTYPE"), Some(false)),
+            (refusal("WRONGKIND"), Some(false)),
+            (refusal("ERR Error running script: WRONGTYPE"), Some(false)),
+            (refusal("COMPANION WRONGTYPE"), None),
+            (refusal("COMPANION WRONGKIND"), None),
+            (refusal("WRONGMARK"), None),
+            (refusal("MISCONF"), None),
+            (refusal("OOM"), None),
+            (refusal("NOREPLICAS"), None),
+            (refusal("NOPERM"), None),
+            (Ok(Value::Int(-1)), None),
+            (Ok(Value::Nil), None),
+            (Ok(Value::Okay), None),
+            (Err((ErrorKind::Io, "closed").into()), None),
+        ];
+        for (reply, says) in replies {
+            let shown = format!("{reply:?}");
+            let is_ours = match Evidence::of(reply) {
+                Evidence::Ours(_) => Some(true),
+                Evidence::NotOurs | Evidence::AnotherKind(_) => Some(false),
+                Evidence::NotKnown(_) => None,
+            };
+            assert_eq!(is_ours, says, "{shown}");
+            for (at, was_refused) in moments.into_iter().flat_map(|at| [(at, false), (at, true)]) {
+                let known = Known {
+                    end: Some(end),
+                    at_the_end: MaxHold,
+                    skew: 10 * MS,
+                    was_refused,
+                };
+                let expected = match says {
+                    _ if at >= end => Verdict::Lost(MaxHold),
+                    Some(true) => Verdict::Ours,
+                    None => Verdict::NotKnown,
+                    Some(false) if was_refused && at >= near => Verdict::Lost(MaxHold),
+                    Some(false) => Verdict::Lost(TakenAway),
+                };
+                let verdict = known.verdict(is_ours, at);
+                assert_eq!(
+                    verdict,
+                    expected,
+                    "{shown} {:?}",
+                    end.saturating_duration_since(at)
+                );
+            }
+        }
+    }
+
+    /// The end of a lease that was never renewed is not known.
+    #[test]
+    fn without_an_end_only_the_server_decides() {
+        let known = Known {
+            end: None,
+            at_the_end: LostReason::Ended,
+            skew: 10 * MS,
+            was_refused: true,
+        };
+        let verdict = |is_ours| known.verdict(is_ours, Instant::now());
+        assert_eq!(verdict(Some(true)), Verdict::Ours);
+        assert_eq!(verdict(Some(false)), Verdict::Lost(LostReason::TakenAway));
+        assert_eq!(verdict(None), Verdict::NotKnown);
+    }
+}
