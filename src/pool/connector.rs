@@ -63,8 +63,11 @@ pub(crate) trait MasterLocator: Send + Sync {
 
     /// Returns the moment from which locks may be requested from this master, if it has replaced
     /// another.
-    fn grants_from(&self) -> Option<Instant> {
-        None
+    ///
+    /// # Errors
+    /// [`Error::Pool`]: those who name the master contradict each other.
+    fn grants_from(&self) -> Result<Option<Instant>> {
+        Ok(None)
     }
 
     /// Asks all sentinels which master they name. `None`: there are no sentinels.
@@ -77,12 +80,14 @@ pub(crate) trait MasterLocator: Send + Sync {
 }
 
 /// The answers of all sentinels.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Survey {
     pub(crate) asked: usize,
     pub(crate) answered: usize,
     /// The sentinels that name the known master.
     pub(crate) agreed: usize,
+    /// Who names which master, if not all name the same.
+    pub(crate) differing: Option<String>,
 }
 
 /// The destination of a connection.
@@ -386,7 +391,7 @@ fn is_silence(error: &Error) -> bool {
 
 /// Waits until locks may be requested from a master that has replaced another.
 fn wait_until_it_grants(locator: &dyn MasterLocator, attempt: Deadline) -> Result<()> {
-    let Some(moment) = locator.grants_from() else {
+    let Some(moment) = locator.grants_from()? else {
         return Ok(());
     };
     thread::sleep(attempt.or_sooner(Some(moment)).remaining());

@@ -7,7 +7,8 @@
 //! asked each second, because one that is partitioned together with the old master names that
 //! master until the partition ends. The listener's thread also reads the announcements of one
 //! sentinel.
-//! [`known`] decides which of their answers to believe.
+//! [`known`] compares their answers, and decides which to believe: at the start, at each later
+//! question and for a probe. While one of them contradicts the known master, all are asked.
 //!
 //! Locks: `asking`, for as long as a sentinel is asked, and within it `known`, for a moment.
 
@@ -67,7 +68,8 @@ const HINTS: [&str; 2] = [
 /// The sentinels that watch one master.
 pub(super) struct Sentinels {
     master: String,
-    count: usize,
+    /// The addresses of the sentinels, for errors.
+    names: Vec<String>,
     known: Mutex<Known>,
     asking: Mutex<SentinelConnections>,
 }
@@ -86,7 +88,9 @@ impl Sentinels {
         }
         Ok(Self {
             master: master.to_owned(),
-            count: sentinels.len(),
+            names: (sentinels.iter())
+                .map(|client| reasons::shown(client.get_connection_info().addr()))
+                .collect(),
             known: Mutex::default(),
             asking: Mutex::new(SentinelConnections::new(sentinels)),
         })
@@ -101,14 +105,16 @@ impl MasterLocator for Sentinels {
     fn locate(&self, deadline: Deadline) -> Result<MasterPlace> {
         {
             let known = self.known.lock();
-            let fresh_for = if known.in_doubt { REST } else { FRESH };
+            let is_unsure = known.in_doubt || known.in_dispute;
+            let fresh_for = if is_unsure { REST } else { FRESH };
             let is_fresh = (known.answered).is_some_and(|at| at.elapsed() < fresh_for);
             if let Some(place) = known.place().filter(|_| is_fresh) {
                 return Ok(place);
             }
         }
         self.ask_unless_answered(deadline)?;
-        (self.known.lock().place()).ok_or_else(|| self.not_named("none answered"))
+        let known = self.known.lock();
+        (known.place()).ok_or_else(|| self.in_dispute(&known))
     }
 
     fn confirm(&self, epoch: u64) {
@@ -145,27 +151,30 @@ impl MasterLocator for Sentinels {
         }
     }
 
-    fn grants_from(&self) -> Option<Instant> {
-        self.known
-            .lock()
-            .replaced
-            .map(|at| at + QUIET_AFTER_FAILOVER)
+    fn grants_from(&self) -> Result<Option<Instant>> {
+        let known = self.known.lock();
+        if known.in_dispute {
+            return Err(self.in_dispute(&known));
+        }
+        Ok(known.replaced.map(|at| at + QUIET_AFTER_FAILOVER))
     }
 
     fn survey(&self, master: &Address, deadline: Deadline) -> Option<Survey> {
         let mut asking = self.asking.try_lock_for(deadline.remaining())?;
         let mut survey = Survey {
-            asked: self.count,
-            answered: 0,
-            agreed: 0,
+            asked: self.names.len(),
+            ..Survey::default()
         };
-        for which in 0..self.count {
+        for which in 0..self.names.len() {
             let limit = deadline.remaining_up_to(SURVEY_LIMIT);
-            if let Ok((said, _)) = asking.question_one(which, &self.master, limit) {
+            if let Ok(said) = self.ask_and_note(&mut asking, which, limit) {
                 survey.answered += 1;
                 survey.agreed += usize::from(said.address == *master);
             }
         }
+        let mut known = self.known.lock();
+        known.settle(self.names.len(), time::now());
+        survey.differing = (!known.is_undisputed()).then(|| self.answers(&known));
         Some(survey)
     }
 
@@ -186,14 +195,14 @@ impl Sentinels {
         }
         let last = asking.last;
         // The last part of the time is for the connection to the master.
-        let parts = u32::try_from(self.count + 1).unwrap_or(u32::MAX);
+        let parts = u32::try_from(self.names.len() + 1).unwrap_or(u32::MAX);
         self.ask_until_believed(last, asking, deadline, deadline.remaining() / parts)
     }
 
     /// Asks one sentinel after another, from this one on, each with the time limit `each`, until
-    /// one names a master that can be believed. While the master is in doubt, asks until one names
-    /// another: the sentinel that leads a failover knows of it first. For the first answer, asks
-    /// until most sentinels have answered, since one of them may be partitioned.
+    /// the answers agree. Asks all of them at first, since one may be partitioned, and while the
+    /// master is in doubt, until one names another: the sentinel that leads a failover knows of it
+    /// before the others.
     ///
     /// A sentinel that was silent lately is asked only if no other answers.
     fn ask_until_believed(
@@ -203,76 +212,68 @@ impl Sentinels {
         deadline: Deadline,
         each: Duration,
     ) -> Result<()> {
-        let (knows_none_yet, in_doubt) = {
+        let (is_first, in_doubt) = {
             let mut known = self.known.lock();
             known.asked = Some(time::now());
             (known.master.is_none(), known.in_doubt)
         };
-        let enough = match (knows_none_yet, in_doubt) {
-            (true, _) => self.count / 2 + 1,
-            (false, true) => self.count,
-            (false, false) => 1,
-        };
-        let (mut is_known, mut answers, mut why) = (false, 0, None);
+        let (mut is_answered, mut why) = (false, None);
         for which in asking.in_order(start_at) {
-            let may_skip = answers >= enough || asking.was_silent_lately(which);
-            if deadline.has_passed() || is_known && may_skip {
+            let is_enough = || !is_first && !in_doubt && self.known.lock().is_undisputed();
+            let may_stop = is_answered && (asking.was_silent_lately(which) || is_enough());
+            if deadline.has_passed() || may_stop {
                 break;
             }
             let limit = deadline.remaining_up_to(each);
-            match self.ask_and_enter(&mut asking, which, knows_none_yet, limit) {
-                Ok(true) if !knows_none_yet => {
-                    asking.prefer(which);
-                    return Ok(());
+            match self.ask_and_note(&mut asking, which, limit) {
+                // The first answers are compared when all are there.
+                Ok(_) if is_first => is_answered = true,
+                Ok(_) => {
+                    is_answered = true;
+                    if self.known.lock().settle(self.names.len(), time::now()) {
+                        asking.prefer(which);
+                        return Ok(());
+                    }
                 }
-                Ok(_) => (is_known, answers) = (true, answers + 1),
                 Err(error) => why = reasons::last_that_may_pass(why, error),
             }
         }
-        if is_known {
-            // The sentinels that could know better were asked. The next failure casts doubt again.
-            if in_doubt {
-                self.known.lock().in_doubt = false;
-            }
-            return Ok(());
+        if !is_answered {
+            return Err(why.unwrap_or_else(|| self.not_named("none answered")));
         }
-        Err(why.unwrap_or_else(|| self.not_named("none answered")))
+        let mut known = self.known.lock();
+        if is_first {
+            known.settle(self.names.len(), time::now());
+        }
+        if in_doubt {
+            // The sentinels that could know better were asked. The next failure casts doubt again.
+            known.in_doubt = false;
+        }
+        Ok(())
     }
 
-    /// Asks one sentinel and enters its answer. `true`: it names a master other than the known one,
-    /// or the first.
-    fn ask_and_enter(
+    /// Asks one sentinel and notes its answer.
+    fn ask_and_note(
         &self,
         asking: &mut SentinelConnections,
         which: usize,
-        knows_none_yet: bool,
         limit: Duration,
-    ) -> Result<bool> {
-        match asking.question_one(which, &self.master, limit) {
-            Ok((said, for_how_long)) => {
-                let mut known = self.known.lock();
-                if knows_none_yet {
-                    known.note_age(for_how_long);
-                }
-                let believed = known.believe((which, self.count), said, time::now());
-                believed.map_err(|why| self.not_named(why))
-            }
-            Err(error) => {
-                let address = asking.sentinels[which].client.get_connection_info().addr();
-                let wanted = self.wanted();
-                Err(reasons::no_useful_answer(
-                    &wanted,
-                    &reasons::shown(address),
-                    error,
-                    HINTS,
-                    knows_none_yet,
-                ))
-            }
+    ) -> Result<NamedMaster> {
+        let said = asking.question_one(which, &self.master, limit);
+        let mut known = self.known.lock();
+        let is_first = known.master.is_none();
+        let (said, for_how_long) = said.map_err(|error| {
+            reasons::no_useful_answer(&self.wanted(), &self.names[which], error, HINTS, is_first)
+        })?;
+        if is_first {
+            known.note_age(for_how_long);
         }
+        known.note(which, said.clone(), time::now());
+        Ok(said)
     }
 
     fn wanted(&self) -> String {
-        let (count, master) = (self.count, &self.master);
+        let (count, master) = (self.names.len(), &self.master);
         format!("no sentinel of {count} has named the master `{master}`")
     }
 
@@ -281,6 +282,25 @@ impl Sentinels {
             reason: format!("{}: {why}", self.wanted()),
             source: None,
         }
+    }
+
+    fn in_dispute(&self, known: &Known) -> Error {
+        let before = known.master.as_ref();
+        let before = before.map_or_else(String::new, |it| format!(", which was {it} before"));
+        let (master, answers) = (&self.master, self.answers(known));
+        let reason =
+            format!("the sentinels do not agree on the master `{master}`{before}: {answers}");
+        Error::Pool {
+            reason,
+            source: None,
+        }
+    }
+
+    /// Tells which sentinel names which master.
+    fn answers(&self, known: &Known) -> String {
+        let tell = |(which, said)| format!("{} names {said}", self.names[which]);
+        let answers: Vec<_> = known.answers().map(tell).collect();
+        answers.join(", ")
     }
 }
 

@@ -104,11 +104,16 @@ impl<'a> Questions<'a> {
 
     pub(super) fn sentinels(&self) -> Option<Finding> {
         let survey = self.asking.connector.survey(self.asking.deadline)?;
-        let found = format!(
+        let mut found = format!(
             "{} of {} answer, {} name this master",
             survey.answered, survey.asked, survey.agreed
         );
-        let (severity, consequence) = if survey.asked == 1 {
+        let (severity, consequence) = if let Some(differing) = survey.differing {
+            found = format!("{found}: {differing}");
+            let consequence = "They contradict each other, unless this is a failover: all of them \
+                               have to watch the same group.";
+            (Severity::Limits, consequence)
+        } else if survey.asked == 1 {
             let consequence = "If it fails, no connection can be opened: add others to the URL.";
             (Severity::Limits, consequence)
         } else if survey.agreed < survey.asked {

@@ -1,14 +1,20 @@
-//! Decides which answers of sentinels to believe.
+//! Decides which of the sentinels' answers to believe.
 //!
-//! - A newer configuration than the known one, by its config-epoch: always.
-//! - An older one: never. A sentinel that lags behind would lead back to the old master.
-//! - Another address for the known configuration: only while the master is in doubt, so that two
-//!   sentinels that contradict each other do not send us back and forth.
-//! - The known configuration is forgotten if no sentinel has named it for [`FORGOTTEN`], while more
-//!   than half of them have named older ones: newly installed sentinels count from 0 again.
+//! [`elected`] compares the last answers of all: the greatest config-epoch counts, and among equal
+//! ones the address that most name. What follows for the known master:
+//!
+//! - A newer configuration replaces it at once.
+//! - Another address for the same configuration replaces it if more than half of the sentinels name
+//!   it: a group that is set up anew counts its epochs from 0 again.
+//! - An older configuration does so if more than half of the sentinels have answered and nobody has
+//!   named the known one for [`COUNTS`]: their epochs were set back.
+//! - Until then, and while no address has most answers, the sentinels are in dispute: no lock is
+//!   requested from anyone, and what is held stays where it is.
 
 use std::{
-    collections::BTreeSet,
+    cmp::Ordering,
+    collections::BTreeMap,
+    fmt, mem,
     time::{Duration, Instant},
 };
 
@@ -17,9 +23,9 @@ use crate::{
     time,
 };
 
-/// Sentinels exchange their configuration every two seconds, so one that only lags behind catches
-/// up in this time.
-const FORGOTTEN: Duration = Duration::from_secs(10);
+/// An answer counts for this long, unless the same sentinel gives another. Sentinels exchange their
+/// configuration every two seconds, so one that only lags behind catches up in this time.
+const COUNTS: Duration = Duration::from_secs(10);
 
 /// After a failover no lock is requested from the new master for this long. Meanwhile other
 /// processes learn of it, and find out which of their leases it lacks.
@@ -29,20 +35,23 @@ pub(super) const QUIET_AFTER_FAILOVER: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) master: Option<NamedMaster>,
-    /// Grows when another server becomes the master.
+    /// Grows when another server becomes the master, and when a dispute begins: no connection from
+    /// before may be used for new locks.
     pub(super) epoch: u64,
-    /// The moment at which this master replaced another one, if known.
+    /// The moment at which this master replaced another one or a dispute ended, if known.
     pub(super) replaced: Option<Instant>,
-    /// The moment at which a sentinel last named this master's address.
+    /// The moment at which a sentinel last answered.
     pub(super) answered: Option<Instant>,
     /// The moment at which a sentinel was last asked, with or without an answer.
     pub(super) asked: Option<Instant>,
     /// Something has happened since the answer that it does not explain.
     pub(super) in_doubt: bool,
+    /// The answers do not tell which server is the master.
+    pub(super) in_dispute: bool,
+    /// The last answer of each sentinel, with its moment.
+    answers: BTreeMap<usize, (NamedMaster, Instant)>,
     /// The moment at which a sentinel last named this configuration.
     named: Option<Instant>,
-    /// The sentinels that have named an older one since.
-    contradicted_by: BTreeSet<usize>,
 }
 
 /// The master that a sentinel names.
@@ -53,6 +62,21 @@ pub(super) struct NamedMaster {
     pub(super) config_epoch: u64,
 }
 
+impl fmt::Display for NamedMaster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (config-epoch {})", self.address, self.config_epoch)
+    }
+}
+
+/// Returns the configuration with the greatest epoch, if more than half of those that name this
+/// epoch agree on its address.
+fn elected<'a>(answers: &[&'a NamedMaster]) -> Option<&'a NamedMaster> {
+    let greatest = answers.iter().map(|it| it.config_epoch).max()?;
+    let newest = || (answers.iter().copied()).filter(|it| it.config_epoch == greatest);
+    let votes = |one| newest().filter(|it| *it == one).count();
+    newest().find(|one| 2 * votes(*one) > newest().count())
+}
+
 impl Known {
     pub(super) fn place(&self) -> Option<MasterPlace> {
         let master = self.master.as_ref()?;
@@ -60,6 +84,17 @@ impl Known {
             address: master.address.clone(),
             epoch: self.epoch,
         })
+    }
+
+    /// Returns the answers that count, with the sentinel's index.
+    pub(super) fn answers(&self) -> impl Iterator<Item = (usize, &NamedMaster)> {
+        (self.answers.iter()).map(|(which, (said, _))| (*which, said))
+    }
+
+    /// Returns true if no answer contradicts the known master: then one is enough.
+    pub(super) fn is_undisputed(&self) -> bool {
+        self.answers()
+            .all(|(_, said)| Some(said) == self.master.as_ref())
     }
 
     /// Enters the age of the first known master: after a very recent failover, other processes may
@@ -73,54 +108,62 @@ impl Known {
         }
     }
 
-    /// Enters the answer of one of `count` sentinels. `true`: this is another configuration than
-    /// was known, or the first.
-    ///
-    /// # Errors
-    /// The reason why the answer is not believed.
-    pub(super) fn believe(
-        &mut self,
-        (which, count): (usize, usize),
-        said: NamedMaster,
-        now: Instant,
-    ) -> Result<bool, &'static str> {
-        let Some(known) = &self.master else {
-            self.in_doubt = false;
-            self.believe_in(said, now);
-            return Ok(true);
-        };
-        let is_here = said.address == known.address;
-        let is_older = said.config_epoch < known.config_epoch;
-        let is_newer = said.config_epoch > known.config_epoch;
-        if is_older {
-            self.contradicted_by.insert(which);
-            let is_old = |named| now.saturating_duration_since(named) >= FORGOTTEN;
-            let is_forgotten =
-                self.contradicted_by.len() * 2 > count && self.named.is_some_and(is_old);
-            if is_here {
-                self.answered = Some(now);
-            }
-            if !is_forgotten {
-                let why = "the last one knows only an older configuration";
-                return if is_here { Ok(false) } else { Err(why) };
-            }
-        } else if !is_newer && !is_here && !self.in_doubt {
-            return Err("the last one names another master for the same configuration");
+    /// Enters the answer of a sentinel. [`settle`](Self::settle) draws the conclusion.
+    pub(super) fn note(&mut self, which: usize, said: NamedMaster, now: Instant) {
+        if self.master.as_ref() == Some(&said) {
+            self.named = Some(now);
         }
-        let is_news = !is_here || is_newer;
+        self.answered = Some(now);
+        self.answers.insert(which, (said, now));
+    }
+
+    /// Decides by the answers of `count` sentinels. `true`: the master has another configuration
+    /// than was known. The first one is no news.
+    pub(super) fn settle(&mut self, count: usize, now: Instant) -> bool {
+        let is_old = |at| now.saturating_duration_since(at) >= COUNTS;
+        self.answers.retain(|_, (_, at)| !is_old(*at));
+        let is_forgotten = self.named.is_none_or(is_old);
+        let Some(master) = self.agreed(count, is_forgotten) else {
+            if !mem::replace(&mut self.in_dispute, true) {
+                self.epoch += 1;
+            }
+            return false;
+        };
+        let is_other = |known: &NamedMaster| {
+            known.address != master.address || known.config_epoch < master.config_epoch
+        };
+        let is_news = self.master.as_ref().is_some_and(is_other);
         if is_news {
-            self.replaced = Some(now);
             self.epoch += 1;
             self.in_doubt = false;
         }
-        self.believe_in(said, now);
-        Ok(is_news)
+        if mem::take(&mut self.in_dispute) || is_news {
+            self.replaced = Some(now);
+        }
+        if self.master.as_ref() != Some(&master) {
+            (self.master, self.named) = (Some(master), Some(now));
+        }
+        is_news
     }
 
-    fn believe_in(&mut self, said: NamedMaster, now: Instant) {
-        self.master = Some(said);
-        (self.answered, self.named) = (Some(now), Some(now));
-        self.contradicted_by.clear();
+    /// Returns the configuration to believe: the elected one, or the known one if that is no
+    /// contradiction.
+    fn agreed(&self, count: usize, is_forgotten: bool) -> Option<NamedMaster> {
+        let answers: Vec<_> = self.answers().map(|(_, said)| said).collect();
+        let elected = elected(&answers)?;
+        let Some(known) = &self.master else {
+            return Some(elected.clone());
+        };
+        let are_most = |votes: usize| 2 * votes > count;
+        let votes = answers.iter().filter(|said| **said == elected).count();
+        let replaces = match elected.config_epoch.cmp(&known.config_epoch) {
+            Ordering::Greater => true,
+            Ordering::Equal => are_most(votes),
+            Ordering::Less => are_most(answers.len()) && is_forgotten,
+        };
+        let is_here = elected.address == known.address;
+        let believed = if replaces { elected } else { known };
+        (replaces || is_here).then(|| believed.clone())
     }
 }
 
@@ -128,130 +171,145 @@ impl Known {
 mod tests {
     use super::*;
 
-    const SECOND: Duration = Duration::from_secs(1);
+    /// The port and the config-epoch of a master.
+    type Said = (u16, u64);
 
-    fn master(port: u16, config_epoch: u64) -> NamedMaster {
+    fn master((port, config_epoch): Said) -> NamedMaster {
         NamedMaster {
             address: Address::new("a", port),
             config_epoch,
         }
     }
 
-    /// Master 1 at epoch 7.
-    fn known(now: Instant) -> Known {
+    /// All orders of these numbers.
+    fn orders(of: &[usize]) -> Vec<Vec<usize>> {
+        if of.is_empty() {
+            return vec![Vec::new()];
+        }
+        let first = |at: usize| {
+            let rest: Vec<_> = (of.iter().copied()).filter(|it| *it != of[at]).collect();
+            let orders = orders(&rest).into_iter();
+            orders.map(move |rest| [vec![of[at]], rest].concat())
+        };
+        (0..of.len()).flat_map(first).collect()
+    }
+
+    /// What one knows whom all of these sentinels have told of this master.
+    fn known(said: Said, count: usize, now: Instant) -> Known {
         let mut known = Known::default();
-        assert_eq!(known.believe((0, 3), master(1, 7), now), Ok(true));
-        assert_eq!(known.believe((1, 3), master(1, 7), now), Ok(false));
+        for which in 0..count {
+            known.note(which, master(said), now);
+        }
+        assert!(!known.settle(count, now));
         known
     }
 
-    /// Has each of these sentinels give this answer once a second, in these seconds after the
-    /// start.
-    fn told(
-        known: &mut Known,
-        who: &[usize],
-        said: &NamedMaster,
-        seconds: std::ops::Range<u32>,
-        start: Instant,
-    ) -> Vec<Result<bool, &'static str>> {
-        let told = seconds.flat_map(|second| who.iter().map(move |at| (second, *at)));
-        let told =
-            told.map(|(second, at)| known.believe((at, 3), said.clone(), start + second * SECOND));
-        told.collect()
+    /// `None`: the sentinels are in dispute.
+    fn believed(known: &Known) -> Option<NamedMaster> {
+        known.master.clone().filter(|_| !known.in_dispute)
     }
 
-    fn are_refused(beliefs: &[Result<bool, &'static str>]) -> bool {
-        beliefs.iter().all(Result::is_err)
+    /// When asked first, and by those who knew any of them before.
+    #[test]
+    fn the_same_master_is_believed_in_any_order_at_first_and_later() {
+        let now = Instant::now();
+        for (said, expected) in [
+            (&[(1, 0)][..], Some((1, 0))),
+            (&[(1, 0), (1, 0)], Some((1, 0))),
+            (&[(1, 0), (2, 0)], None),
+            (&[(1, 0), (2, 1)], Some((2, 1))),
+            (&[(1, 0), (1, 0), (2, 0)], Some((1, 0))),
+            (&[(1, 0), (2, 0), (3, 0)], None),
+            (&[(1, 0), (1, 0), (2, 1)], Some((2, 1))),
+            (&[(1, 1), (2, 1), (2, 0)], None),
+            (&[(1, 0), (1, 0), (2, 0), (2, 0)], None),
+            (&[(1, 0), (1, 0), (1, 0), (2, 0)], Some((1, 0))),
+            (&[(1, 0), (1, 0), (1, 0), (2, 0), (2, 0)], Some((1, 0))),
+        ] {
+            let expected = expected.map(master);
+            for order in orders(&(0..said.len()).collect::<Vec<_>>()) {
+                let mut first = Known::default();
+                for which in &order {
+                    first.note(*which, master(said[*which]), now);
+                }
+                first.settle(said.len(), now);
+                assert_eq!(believed(&first), expected, "{said:?} {order:?}");
+                for port in 1..=3 {
+                    let mut later = known((port, 0), said.len(), now);
+                    for which in &order {
+                        later.note(*which, master(said[*which]), now);
+                        later.settle(said.len(), now);
+                    }
+                    let order = format!("{said:?} {order:?} after {port}");
+                    assert_eq!(believed(&later), expected, "{order}");
+                    let is_other = later.master != Some(master((port, 0)));
+                    assert!(!is_other || later.replaced == Some(now), "{order}");
+                }
+            }
+        }
+    }
+
+    /// From each of these seconds on, the three give these answers every second. `None`: silence.
+    #[test]
+    fn an_older_configuration_needs_most_answers_and_ten_seconds_without_the_known_one() {
+        type Answers = [Option<Said>; 3];
+        let start = Instant::now();
+        let (known_one, same, back, next) =
+            (Some((1, 7)), Some((1, 1)), Some((2, 1)), Some((3, 2)));
+        for (answers, changed) in [
+            (&[(0, [back, back, back])][..], Some(10)),
+            (&[(0, [back, None, back])], Some(10)),
+            (&[(0, [None, None, back])], None),
+            (&[(0, [back; 3]), (5, [None, known_one, None])], None),
+            (
+                &[
+                    (0, [back; 3]),
+                    (5, [None, None, known_one]),
+                    (6, [back, back, None]),
+                ],
+                Some(15),
+            ),
+            (&[(0, [same; 3])], None),
+            (&[(0, [same; 3]), (5, [same, same, next])], Some(10)),
+            (&[(0, [same; 3]), (20, [same, same, next])], Some(20)),
+        ] {
+            let answers: &[(u32, Answers)] = answers;
+            let mut known = known((1, 7), 3, start);
+            let mut first_news = None;
+            for second in 0..30 {
+                let now = start + second * Duration::from_secs(1);
+                let given = answers.iter().rfind(|(from, _)| *from <= second).unwrap().1;
+                for (which, said) in given.into_iter().enumerate() {
+                    let Some(said) = said else { continue };
+                    known.note(which, master(said), now);
+                    if known.settle(3, now) {
+                        first_news.get_or_insert(second);
+                    }
+                }
+            }
+            assert_eq!(first_news, changed, "{answers:?}");
+        }
     }
 
     #[test]
-    fn a_greater_config_epoch_is_believed_from_any_sentinel() {
-        let start = Instant::now();
-        let mut known = known(start);
-        assert_eq!(known.believe((2, 3), master(2, 8), start), Ok(true));
-        assert_eq!(known.replaced, Some(start));
-        assert!(are_refused(&told(
-            &mut known,
-            &[0],
-            &master(1, 7),
-            0..60,
-            start
-        )));
-    }
-
-    #[test]
-    fn another_address_with_the_same_epoch_is_believed_only_in_doubt() {
-        let start = Instant::now();
-        let mut known = known(start);
-        assert!(are_refused(&told(
-            &mut known,
-            &[2],
-            &master(2, 7),
-            0..60,
-            start
-        )));
-        known.in_doubt = true;
-        assert_eq!(known.believe((2, 3), master(2, 7), start), Ok(true));
-        assert!(are_refused(&told(
-            &mut known,
-            &[0],
-            &master(1, 7),
-            0..60,
-            start
-        )));
-    }
-
-    #[test]
-    fn an_older_epoch_is_believed_if_most_name_older_ones_for_ten_seconds() {
-        let start = Instant::now();
-        // One sentinel alone is never enough.
-        let mut one = known(start);
-        assert!(are_refused(&told(
-            &mut one,
-            &[2],
-            &master(2, 1),
-            0..60,
-            start
-        )));
-        let mut two = known(start);
-        assert!(are_refused(&told(
-            &mut two,
-            &[0, 2],
-            &master(2, 1),
-            0..10,
-            start
-        )));
-        let beliefs = told(&mut two, &[0, 2], &master(2, 1), 10..11, start);
-        assert_eq!(beliefs, [Ok(true), Ok(false)]);
-    }
-
-    #[test]
-    fn a_sentinel_that_names_the_known_epoch_restarts_the_ten_seconds() {
-        let start = Instant::now();
-        let mut known = known(start);
-        told(&mut known, &[0, 1], &master(2, 1), 0..10, start);
-        let now = start + 9 * SECOND;
-        assert_eq!(known.believe((2, 3), master(1, 7), now), Ok(false));
-        assert!(are_refused(&told(
-            &mut known,
-            &[0, 1],
-            &master(2, 1),
-            10..19,
-            start
-        )));
-        let beliefs = told(&mut known, &[0], &master(2, 1), 19..20, start);
-        assert_eq!(beliefs, [Ok(true)]);
-    }
-
-    #[test]
-    fn a_known_masters_older_epoch_is_accepted_after_a_while() {
-        let start = Instant::now();
-        let mut known = known(start);
-        let beliefs = told(&mut known, &[0, 1], &master(1, 0), 0..11, start);
-        assert!(beliefs.iter().all(|it| *it == Ok(false)));
-        assert_eq!(known.replaced, None);
-        // The next failover still counts.
-        let now = start + 12 * SECOND;
-        assert_eq!(known.believe((0, 3), master(2, 1), now), Ok(true));
+    fn a_dispute_closes_connections_once_and_its_end_is_like_a_failover() {
+        let now = Instant::now();
+        let mut known = known((1, 0), 2, now);
+        for (said, in_dispute, epoch) in [
+            ((2, 0), true, 1),
+            ((2, 0), true, 1),
+            ((1, 0), false, 1),
+            ((2, 1), false, 2),
+        ] {
+            known.replaced = None;
+            known.note(1, master(said), now);
+            known.settle(2, now);
+            assert_eq!(
+                (known.in_dispute, known.epoch),
+                (in_dispute, epoch),
+                "{said:?}"
+            );
+            assert_eq!(known.replaced, (!in_dispute).then_some(now), "{said:?}");
+        }
     }
 }
