@@ -2,7 +2,10 @@
 
 use std::{
     fmt, process,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -17,7 +20,7 @@ use super::{
 use crate::{
     error::{Error, Result, is_left_by_replicas},
     time::Deadline,
-    wire::Bounds,
+    wire::{Bounds, Finished},
 };
 
 /// The pause between attempts while the server that is named as the master is not one yet.
@@ -163,7 +166,17 @@ impl Process {
 pub(crate) struct Opened {
     pub(crate) connection: Connection,
     /// Where it leads: see [`Connector::epoch`].
-    pub(crate) epoch: u64,
+    pub(crate) epoch: Epoch,
+}
+
+/// The destination of connections. Two connections with the same one lead to the same server, as
+/// far as anybody knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Epoch {
+    /// The locator's epoch.
+    master: u64,
+    /// The number of times that the server at the address was found to be a replica by then.
+    left: u64,
 }
 
 /// Opens connections for a pool, and similar ones outside it.
@@ -176,6 +189,9 @@ struct Route {
     access: Access,
     locator: Option<Arc<dyn MasterLocator>>,
     limits: Limits,
+    /// Counts how often the server was found to be a replica: its address may lead to another
+    /// server by then.
+    left: AtomicU64,
 }
 
 impl Connector {
@@ -189,6 +205,7 @@ impl Connector {
             access,
             locator,
             limits,
+            left: AtomicU64::new(0),
         }))
     }
 
@@ -226,21 +243,21 @@ impl Connector {
     fn open_by(&self, protocol: Option<ProtocolVersion>, asks_for_locks: bool) -> Result<Opened> {
         let Limits { connect, answer } = self.0.limits;
         let attempt = Deadline::after(connect);
-        let opened = self.0.access.open(attempt, |client| {
+        // Read before the host name is looked up.
+        let left = self.0.left.load(Ordering::SeqCst);
+        let (connection, master) = self.0.access.open(attempt, |client| {
             let client = match protocol {
                 Some(protocol) => &speaking(client, protocol)?,
                 None => client,
             };
             match &self.0.locator {
                 Some(locator) => self.open_to_master(&**locator, client, asks_for_locks, attempt),
-                None => Ok(Opened {
-                    connection: dial::open(client, attempt, connect, false)?,
-                    epoch: 0,
-                }),
+                None => Ok((dial::open(client, attempt, connect, false)?, 0)),
             }
         })?;
-        set_timeouts(&opened.connection, answer).map_err(|error| self.failure(answer, error))?;
-        Ok(opened)
+        set_timeouts(&connection, answer).map_err(|error| self.failure(answer, error))?;
+        let epoch = Epoch { master, left };
+        Ok(Opened { connection, epoch })
     }
 
     fn open_to_master(
@@ -249,7 +266,7 @@ impl Connector {
         client: &Client,
         asks_for_locks: bool,
         attempt: Deadline,
-    ) -> Result<Opened> {
+    ) -> Result<(Connection, u64)> {
         let mut place = locator.locate(attempt)?;
         let mut denied = None;
         loop {
@@ -260,7 +277,7 @@ impl Connector {
             let opened = self.open_at(client, &place, attempt);
             let Err(error) = opened else {
                 locator.confirm(epoch);
-                return opened;
+                return opened.map(|connection| (connection, epoch));
             };
             locator.not_reached(epoch);
             let is_denied = matches!(error, Error::Pool { source: None, .. });
@@ -289,18 +306,44 @@ impl Connector {
         }
     }
 
-    fn open_at(&self, client: &Client, place: &MasterPlace, attempt: Deadline) -> Result<Opened> {
-        let (limit, epoch) = (self.0.limits.connect, place.epoch);
+    fn open_at(
+        &self,
+        client: &Client,
+        place: &MasterPlace,
+        attempt: Deadline,
+    ) -> Result<Connection> {
+        let limit = self.0.limits.connect;
         let client = with_address(client, &place.address.host, place.address.port)
             .map_err(|error| self.failure(limit, error))?;
-        let connection = dial::open(&client, attempt, limit, true)?;
-        Ok(Opened { connection, epoch })
+        dial::open(&client, attempt, limit, true)
     }
 
-    /// Returns the epoch of a connection that is opened now. It grows when another server becomes
-    /// the master; a connection of an earlier epoch must not be used again.
-    pub(crate) fn epoch(&self) -> u64 {
-        self.0.locator.as_ref().map_or(0, |it| it.epoch())
+    /// Returns the epoch of a connection that is opened now. It changes when another server becomes
+    /// the master, and when any connection has met a replica. All connections of an earlier epoch
+    /// are distrusted: they must not be used again.
+    pub(crate) fn epoch(&self) -> Epoch {
+        Epoch {
+            master: self.0.locator.as_ref().map_or(0, |it| it.epoch()),
+            left: self.0.left.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Notes that a connection of this epoch is finished. One of an earlier epoch says nothing
+    /// about the server to which connections lead now.
+    pub(crate) fn finished(&self, epoch: Epoch, why: Finished) {
+        if epoch != self.epoch() {
+            return;
+        }
+        match why {
+            Finished::Broken => self.doubt(),
+            Finished::Replica => {
+                let (now, next, order) = (epoch.left, epoch.left + 1, Ordering::SeqCst);
+                let _ = self.0.left.compare_exchange(now, next, order, order);
+                self.doubt();
+            }
+            Finished::Moved => self.tell(|locator| locator.moved()),
+            Finished::Unreadable | Finished::Overdue => {}
+        }
     }
 
     /// Checks whether another server has become the master, unless that was done within this time.
@@ -321,14 +364,8 @@ impl Connector {
         }
     }
 
-    /// Notes that a connection has failed, or leads to a server that is not a master.
-    pub(crate) fn doubt(&self) {
+    fn doubt(&self) {
         self.tell(|locator| locator.doubt());
-    }
-
-    /// Notes that a key has moved.
-    pub(super) fn moved(&self) {
-        self.tell(|locator| locator.moved());
     }
 
     fn tell(&self, what: impl FnOnce(&dyn MasterLocator)) {

@@ -13,7 +13,7 @@ use parking_lot::{FairMutex, Mutex};
 use redis::{Connection, ConnectionLike, ErrorKind, RedisResult};
 
 use super::{
-    connector::{Connector, Opened},
+    connector::{Connector, Epoch, Opened},
     dial::{is_forbidden, set_timeouts},
     reasons::no_answer,
 };
@@ -34,7 +34,7 @@ const SAID_LATELY: Duration = Duration::from_secs(1);
 pub(super) struct Lendable {
     pub(super) connection: Connection,
     /// Where it leads: see [`Connector::epoch`].
-    pub(super) epoch: u64,
+    pub(super) epoch: Epoch,
     opened: Instant,
     /// The moment at which it was opened or last answered a `PING`.
     proven: Instant,
@@ -79,7 +79,10 @@ impl r2d2::ManageConnection for Manager {
         connection.returned = time::now();
         let finished = connection.finished_by(self.0.connector.limits().answer);
         if let Some(finished) = finished {
-            self.0.distrust_others(connection, finished);
+            self.0.connector.finished(connection.epoch, finished);
+            if finished == Finished::Broken {
+                *self.0.broken.lock() = Some(connection.returned);
+            }
         }
         finished.is_some()
     }
@@ -89,7 +92,9 @@ impl r2d2::ManageConnection for Manager {
 pub(super) struct PoolState {
     pub(super) connector: Connector,
     pub(super) get_timeout: Duration,
-    distrust: Mutex<Distrust>,
+    /// The moment at which a connection was found broken. Those proven before that are sent a
+    /// `PING` before they are lent.
+    broken: Mutex<Option<Instant>>,
     /// Each call that waits for a connection has a clone: without one, no connection is opened.
     pub(super) waiting: Arc<()>,
     /// The number of connections that calls have requested and that were not lent yet. If r2d2 was
@@ -102,23 +107,12 @@ pub(super) struct PoolState {
     failure: Mutex<Option<(Instant, Error)>>,
 }
 
-/// Doubts about all connections, raised when one is finished.
-#[derive(Default)]
-struct Distrust {
-    /// The moment at which one was found broken. Those proven before that are sent a `PING` before
-    /// they are lent.
-    broken: Option<Instant>,
-    /// The moment at which one was found to lead to a replica. Those opened before that may lead
-    /// there too, and are closed.
-    replica: Option<Instant>,
-}
-
 impl PoolState {
     pub(super) fn new(connector: Connector, get_timeout: Duration) -> Self {
         Self {
             connector,
             get_timeout,
-            distrust: Mutex::default(),
+            broken: Mutex::default(),
             waiting: Arc::default(),
             to_come: AtomicUsize::new(0),
             turns: FairMutex::default(),
@@ -164,17 +158,11 @@ impl PoolState {
         let idle = connection.lent.duration_since(connection.returned);
         connection.bounds = (is_new || idle >= JUST_ANSWERED).then(|| self.connector.bounds(None));
         self.connector.check(SAID_LATELY);
-        let (doubted, replaced) = {
-            let distrust = self.distrust.lock();
-            (
-                distrust.broken.is_some_and(|at| connection.proven <= at),
-                distrust.replica.is_some_and(|at| connection.opened <= at),
-            )
-        };
-        if replaced || connection.epoch != self.connector.epoch() {
+        if connection.epoch != self.connector.epoch() {
             connection.finished = Some(Finished::Replica);
             return Err(self.no_answer());
         }
+        let doubted = self.broken.lock().is_some_and(|at| connection.proven <= at);
         let io_timeout = self.connector.limits().answer;
         let (mut proof, mut limit) = (Ok(()), io_timeout);
         if doubted || idle >= IDLE_BEFORE_PING {
@@ -192,23 +180,6 @@ impl PoolState {
             connection.finished = Some(Finished::Broken);
             self.connector.failure(limit, error)
         })
-    }
-
-    fn distrust_others(&self, connection: &Lendable, finished: Finished) {
-        match finished {
-            Finished::Broken | Finished::Replica => self.connector.doubt(),
-            Finished::Moved => self.connector.moved(),
-            Finished::Unreadable | Finished::Overdue => {}
-        }
-        let mut distrust = self.distrust.lock();
-        match finished {
-            Finished::Broken => distrust.broken = Some(connection.returned),
-            // An older connection to a replica is expected, and says nothing about newer ones.
-            Finished::Replica if distrust.replica.is_none_or(|at| connection.opened > at) => {
-                distrust.replica = Some(connection.returned);
-            }
-            _ => {}
-        }
     }
 
     /// The error when no connection came, and no attempt to open one has failed either.

@@ -3,7 +3,7 @@
 //! Callers of the plain functions borrow from it with [`Pool::get`], the library's own calls with
 //! `get_here`. A [`Connector`] opens the connections that `server` keeps outside it.
 //!
-//! Locks, each held briefly: in [`manager`] the last failure to connect and the distrust. A call
+//! Locks, each held briefly: in [`manager`] the last failure to connect, and when one broke. A call
 //! that waits while all connections are lent may have `turns` locked, and locks only these two
 //! meanwhile. While sentinels or cluster nodes are asked, their `asking` is locked, and `known`
 //! within it briefly. A thread that need not ask does not wait for `asking`. No other lock of the
@@ -38,7 +38,7 @@ use crate::{
 };
 #[cfg(feature = "cluster")]
 pub(crate) use connector::{Address, CLOCK_SKEW, MasterLocator, MasterPlace};
-pub(crate) use connector::{Connector, Limits, Opened, Process};
+pub(crate) use connector::{Connector, Epoch, Limits, Opened, Process};
 use dial::set_timeouts;
 #[cfg(feature = "cluster")]
 pub(crate) use dial::{asked, with_address};
@@ -414,7 +414,7 @@ pub struct PooledConnection {
 
 impl PooledConnection {
     /// Where it leads: see [`Connector::epoch`].
-    pub(crate) fn epoch(&self) -> u64 {
+    pub(crate) fn epoch(&self) -> Epoch {
         self.connection.epoch
     }
 

@@ -297,8 +297,19 @@ impl Following {
         self.servers.nodes().redirect(error).is_some() && error.code() == Some("MOVED")
     }
 
+    /// Asks the nodes if the map lacks the shard of a call: its `MOVED` named an unknown node, such
+    /// as a promoted replica that no answer has named.
+    fn look_up(&self, calls: &[Call], places: &[usize], limit: Duration) {
+        let nodes = self.servers.nodes();
+        let keys = places.iter().filter_map(|place| calls.get(*place));
+        let mut keys = keys.map(Call::key);
+        if let Some(key) = keys.find(|key| nodes.known_shard_of(key).is_none()) {
+            let _ = nodes.shard_for(key, Deadline::after(limit));
+        }
+    }
+
     fn send_to(&mut self, shard: ShardId, calls: &[Call], shortest_lease: Duration) -> Replies {
-        let limit = (shortest_lease / 12).clamp(SHORTEST, SHORTEST_PATIENCE);
+        let limit = away_limit(shortest_lease);
         if let Err(failure) = self.open_to(shard, limit) {
             return Replies {
                 replies: vec![(RenewalAnswer::Refused, Some(failure)); calls.len()],
@@ -363,9 +374,15 @@ impl Renewals for Following {
                 }
             }
             places.retain(|place| self.learn_of_a_move(&replies[*place]));
+            self.look_up(calls, &places, away_limit(shortest_lease));
         }
         Replies { replies, broken }
     }
+}
+
+/// The time limit for another shard, and for a look at the map.
+fn away_limit(shortest_lease: Duration) -> Duration {
+    (shortest_lease / 12).clamp(SHORTEST, SHORTEST_PATIENCE)
 }
 
 fn in_use() -> Error {

@@ -7,6 +7,7 @@
 //! When the listener's connection breaks, notifications may be lost: every head asks the server
 //! again and every lease is checked ([`Observer::all_may_have_changed`]), once when it breaks and
 //! once when the next connection listens. Between the two, replies are untracked and heads poll.
+//! All the while its thread keeps the [`MasterWatch`].
 
 use std::{
     sync::{
@@ -14,26 +15,27 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use redis::{Cmd, Connection, PubSub, RedisError, RedisResult, Value};
 
-use super::Observer;
+use super::{
+    Observer,
+    master_watch::{EACH_SECOND, MasterWatch, OFTEN},
+};
 use crate::{
     error::{Error, Result, may_pass},
-    pool::{Connector, Opened},
-    time::{self, Backoff},
+    pool::{Connector, Epoch, Opened},
+    time::{Backoff, Deadline},
     wire::{Finished, ask},
 };
 
 const NAME: &str = "leasehold-listener";
 const CHANNEL: &str = "__redis__:invalidate";
 /// The longest wait for a message before it checks whether it has to end.
-const LISTEN: Duration = Duration::from_millis(100);
-/// The pause between two checks of the connections, while they are relied on.
-const HEARTBEAT: Duration = Duration::from_secs(1);
+const LISTEN: Duration = OFTEN;
 /// The wait for the reply to its `UNSUBSCRIBE`, which is not needed. A socket has no shorter
 /// time-out.
 const GOODBYE: Duration = Duration::from_millis(1);
@@ -67,11 +69,8 @@ struct Ear {
     is_deaf: bool,
     /// It was closed to make room for a more important connection.
     gives_way: bool,
-    /// Counts how often the server was found to be a replica. Connections opened before the last
-    /// time are replaced.
-    left_a_replica: u64,
     /// Where it leads: see [`Connector::epoch`].
-    epoch: u64,
+    epoch: Epoch,
 }
 
 /// The result of one attempt to listen.
@@ -97,18 +96,16 @@ impl Listener {
 
     /// Starts the thread. It connects after [`start_telling`](Self::start_telling), and ends within
     /// [`LISTEN`] once the observer is gone.
-    ///
-    /// `check` is called once a second to check the connection of the leases.
     pub(super) fn start(
         self: &Arc<Self>,
         observer: Weak<dyn Observer>,
-        check: impl Fn() + Send + 'static,
+        mut watch: MasterWatch,
     ) -> Result<()> {
         let observer = self.observer.get_or_init(|| observer).clone();
         let listener = Arc::clone(self);
         thread::Builder::new()
             .name(NAME.to_owned())
-            .spawn(move || listener.run(&observer, &check))
+            .spawn(move || listener.run(&observer, &mut watch))
             .map(drop)
             .map_err(Error::thread)
     }
@@ -132,20 +129,6 @@ impl Listener {
         ear.is_deaf |= ear.generation == generation;
     }
 
-    /// Replaces the connection that listens, within [`LISTEN`]: the server has become a replica,
-    /// and its address may lead to another server, on which the id of the connection means nothing
-    /// or belongs to another client.
-    pub(super) fn leave_the_replica(&self) {
-        let mut ear = self.ear.lock();
-        ear.is_deaf = true;
-        ear.left_a_replica += 1;
-    }
-
-    /// Returns the number of times that the server was found to be a replica.
-    pub(super) fn left_a_replica(&self) -> u64 {
-        self.ear.lock().left_a_replica
-    }
-
     /// Closes the connection that listens, within [`LISTEN`], to make room for a more important
     /// one. It is reopened after a second.
     pub(super) fn make_room(&self) {
@@ -162,13 +145,13 @@ impl Listener {
         *self.closing.lock()
     }
 
-    fn run(&self, observer: &Weak<dyn Observer>, check: &impl Fn()) {
+    fn run(&self, observer: &Weak<dyn Observer>, watch: &mut MasterWatch) {
         let mut pauses = Backoff::between(FIRST_PAUSE, LAST_PAUSE);
         self.wait_until_wanted();
         while !self.is_closing() {
             // No thread waits for this result: one that asks the server gets the error on its own
             // connection.
-            let is_refused = self.listen(observer, check) == Listening::Refused;
+            let is_refused = self.listen(observer, watch) == Listening::Refused;
             let mut ear = self.ear.lock();
             let (has_listened, gives_way) = (ear.id.take().is_some(), ear.gives_way);
             ear.gives_way = false;
@@ -179,15 +162,25 @@ impl Listener {
                     .inspect(|observer| observer.all_may_have_changed());
                 pauses.start_again();
             }
-            let mut closing = self.closing.lock();
+            let pause = pauses.next_pause(Duration::MAX);
+            let pause = match (is_refused, gives_way) {
+                (true, _) => REFUSED,
+                (false, true) => EACH_SECOND,
+                (false, false) => pause,
+            };
+            self.pause(pause, is_refused, watch);
+        }
+    }
+
+    /// Sleeps, and keeps the watch meanwhile. A server that refused to let it listen does answer.
+    fn pause(&self, pause: Duration, server_answers: bool, watch: &mut MasterWatch) {
+        let until = Deadline::after(pause);
+        let mut closing = self.closing.lock();
+        while !*closing && !until.has_passed() {
+            MutexGuard::unlocked(&mut closing, || watch.look(|| server_answers.then_some(())));
             if !*closing {
-                let pause = pauses.next_pause(Duration::MAX);
-                let pause = match (is_refused, gives_way) {
-                    (true, _) => REFUSED,
-                    (false, true) => HEARTBEAT,
-                    (false, false) => pause,
-                };
-                self.wake.wait_for(&mut closing, pause);
+                let longest = until.remaining_up_to(OFTEN);
+                self.wake.wait_for(&mut closing, longest);
             }
         }
     }
@@ -200,8 +193,7 @@ impl Listener {
     }
 
     /// Listens until the connection breaks, or the observer is gone.
-    fn listen(&self, observer: &Weak<dyn Observer>, check: &impl Fn()) -> Listening {
-        let left_a_replica = self.left_a_replica();
+    fn listen(&self, observer: &Weak<dyn Observer>, watch: &mut MasterWatch) -> Listening {
         let Ok(Opened {
             mut connection,
             epoch,
@@ -220,12 +212,12 @@ impl Listener {
         ear.generation += 1;
         ear.id = Some(id);
         ear.epoch = epoch;
-        ear.is_deaf = ear.left_a_replica != left_a_replica;
+        ear.is_deaf = false;
         drop(ear);
         if let Some(observer) = observer.upgrade() {
             observer.all_may_have_changed();
         }
-        self.hear(epoch, &mut messages, observer, check);
+        self.hear(epoch, &mut messages, observer, watch);
         // On drop redis-rs unsubscribes and waits for the reply.
         let _ = messages.set_read_timeout(Some(GOODBYE));
         Listening::Ended
@@ -233,17 +225,13 @@ impl Listener {
 
     fn hear(
         &self,
-        epoch: u64,
+        epoch: Epoch,
         messages: &mut PubSub<'_>,
         observer: &Weak<dyn Observer>,
-        check: &impl Fn(),
+        watch: &mut MasterWatch,
     ) -> Option<()> {
-        let (mut beat, mut listened) = (time::now(), None::<Instant>);
+        let limit = self.connector.limits().answer;
         while !self.is_closing() && !self.ear.lock().is_deaf && self.connector.epoch() == epoch {
-            if listened.is_none_or(|at| at.elapsed() >= LISTEN) {
-                self.connector.listen();
-                listened = Some(time::now());
-            }
             messages.set_read_timeout(Some(LISTEN)).ok()?;
             match messages.get_message() {
                 Ok(message) => {
@@ -253,31 +241,11 @@ impl Listener {
                 Err(error) if error.is_timeout() => {}
                 Err(_) => return None,
             }
-            if beat.elapsed() >= HEARTBEAT {
-                self.beat(messages, observer, check)?;
-                // Counted from the end of the beat: after a slow one, messages that came meanwhile
-                // are read first.
-                beat = time::now();
-            }
-        }
-        Some(())
-    }
-
-    /// Checks with a `PING` whether a silent connection is still there.
-    fn beat(
-        &self,
-        messages: &mut PubSub<'_>,
-        observer: &Weak<dyn Observer>,
-        check: &impl Fn(),
-    ) -> Option<()> {
-        // Dropped before the server is asked: the last clone ends what it belongs to.
-        let relies = observer.upgrade()?.relies();
-        if relies {
-            self.connector.check(HEARTBEAT / 2);
-            let limit = self.connector.limits().answer;
-            messages.set_read_timeout(Some(limit)).ok()?;
-            messages.ping::<Value>().ok()?;
-            check();
+            watch.look(|| {
+                // A silent connection may be gone.
+                messages.set_read_timeout(Some(limit)).ok()?;
+                messages.ping::<Value>().ok().map(drop)
+            })?;
         }
         Some(())
     }
@@ -347,7 +315,7 @@ impl Tracking {
     pub(crate) fn point(
         &mut self,
         connection: &mut Connection,
-        epoch: u64,
+        epoch: Epoch,
         listener: &Listener,
     ) -> RedisResult<bool> {
         let ear = *listener.ear.lock();

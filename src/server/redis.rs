@@ -1,6 +1,8 @@
 //! A real server: the pool, the waiters' connection, the watchdog's, and the listener.
 
 use std::{
+    cell::OnceCell,
+    mem,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -9,14 +11,17 @@ use redis::{RedisError, RedisResult, Value};
 
 use super::{
     Observer, Patience, Renewals, RenewalsConnection, Reply, Server, listener::Listener,
-    outbox::Outbox, renewals::packed, tracked::Tracked, waiters::WaitersConnection,
+    master_watch::MasterWatch, outbox::Outbox, renewals::packed, tracked::Tracked,
+    waiters::WaitersConnection,
 };
 use crate::{
     cancel::Cancel,
     error::{Error, Result, no_answer},
-    pool::{Connector, Limits, Pool, PooledConnection},
-    time::{self, Deadline},
-    wire::{Call, Finished, ask, exchange_each, is_interrupted, is_unknown_script},
+    pool::{Connector, Epoch, Limits, Pool, PooledConnection},
+    time::{self, Backoff, Deadline},
+    wire::{
+        Call, Finished, ask, exchange_each, is_from_replica, is_interrupted, is_unknown_script,
+    },
 };
 
 /// Up to this many calls go alone: with few threads a wake-up costs more than a shared write saves.
@@ -76,12 +81,18 @@ impl RedisServer {
         Ok(reply)
     }
 
-    fn heard(&self, reply: &mut Reply, epoch: u64) {
+    /// `epoch`: before the call was sent.
+    fn heard(&self, reply: &mut Reply, epoch: Epoch) {
         if reply.answer.is_ok() && self.connector.epoch() != epoch {
             reply.answer = Err(no_answer());
         }
         if let Err(error) = &reply.answer {
             self.connector.was_refused(error);
+            if is_from_replica(error) {
+                // At once: a thread that shared the write may resend its call before the connection
+                // comes back to the pool.
+                self.connector.finished(epoch, Finished::Replica);
+            }
         }
     }
 
@@ -178,16 +189,12 @@ impl RedisServer {
         replies
     }
 
-    /// Marks the connection as not to be lent again if this error says so. If the server is a
-    /// replica by now, the tracked connections are closed too: a replica goes on answering reads.
+    /// Marks the connection as not to be lent again if this error says so.
     fn close_if_finished(&self, conn: &mut PooledConnection, error: Option<&RedisError>) -> bool {
         let Some(finished) = error.and_then(Finished::by_error) else {
             return false;
         };
         conn.close_when_returned(finished);
-        if finished == Finished::Replica {
-            self.listener.leave_the_replica();
-        }
         true
     }
 
@@ -215,29 +222,50 @@ impl Server for RedisServer {
         self.pool.get_here(Duration::MAX, Duration::MAX, None)
     }
 
+    fn is_elsewhere(&self, refusal: &RedisError) -> bool {
+        is_from_replica(refusal)
+    }
+
     fn clock_skew(&self) -> Duration {
         self.connector.clock_skew()
     }
 
     fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply> {
         let whole_by = Deadline::after(self.pool.get_timeout());
-        let sending = Sending {
+        let mut sending = Sending {
             call,
             patience,
             wait_while_all_lent_by: Deadline::after(patience.wait_while_all_lent),
             whole_by: whole_by.or_sooner(patience.by.and_then(Deadline::moment)),
             again: false,
         };
-        let first = self.send(&sending)?;
-        if !first.answer.as_ref().is_err_and(goes_elsewhere) {
-            return Ok(first);
+        let mut reply = self.send(&sending)?;
+        let (again, mut was_refused, mut pauses) = (OnceCell::new(), false, Backoff::new());
+        loop {
+            let Err(error) = &reply.answer else {
+                return Ok(reply);
+            };
+            let resends = if is_from_replica(error) {
+                // It did nothing. The next connection may lead to the new master: at once, and later
+                // too for a call with a deadline.
+                let is_first = !mem::replace(&mut was_refused, true);
+                is_first || patience.by.is_some() && pauses.pause(sending.whole_by)
+            } else {
+                goes_elsewhere(error) && !sending.again
+            };
+            if !resends {
+                return Ok(reply);
+            }
+            if !is_from_replica(error) {
+                sending.again = true;
+                sending.call = again.get_or_init(|| call.clone().again());
+            }
+            match self.send(&sending) {
+                Ok(next) => reply = next,
+                Err(_) if was_refused && patience.by.is_some() => {}
+                Err(_) => return Ok(reply),
+            }
         }
-        let again = Sending {
-            call: &call.clone().again(),
-            again: true,
-            ..sending
-        };
-        Ok(self.send(&again).unwrap_or(first))
     }
 
     fn ask_all(&self, calls: &[Call], patience: Patience<'_>) -> Vec<Result<Reply>> {
@@ -249,7 +277,8 @@ impl Server for RedisServer {
             .filter_map(|(place, reply)| {
                 let error = reply.as_ref().ok()?.answer.as_ref().err()?;
                 let was_sent = goes_elsewhere(error);
-                (was_sent || is_unknown_script(error)).then_some((place, was_sent))
+                let goes = was_sent || is_unknown_script(error) || is_from_replica(error);
+                goes.then_some((place, was_sent))
             })
             .collect();
         if goes_again.is_empty() {
@@ -271,7 +300,7 @@ impl Server for RedisServer {
 
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
         // The first connection may have been idle when the server restarted.
-        for _ in 0..2 {
+        for is_first in [true, false] {
             let mut conn = self.pool.get()?;
             let pong = conn.asked(|conn| ask::<Value>(&redis::cmd("PING"), conn));
             if self.close_if_finished(&mut conn, pong.err().as_ref()) {
@@ -279,6 +308,9 @@ impl Server for RedisServer {
             }
             let answer = conn.asked(|conn| call.send(conn));
             self.close_if_finished(&mut conn, answer.as_ref().err());
+            if is_first && answer.as_ref().is_err_and(is_from_replica) {
+                continue;
+            }
             return Ok(answer);
         }
         Err(Error::Pool {
@@ -307,7 +339,9 @@ impl Server for RedisServer {
 
     fn report_to(&self, observer: Weak<dyn Observer>) -> Result<()> {
         let leases = Arc::clone(&self.leases);
-        self.listener.start(observer, move || leases.check())
+        let connector = self.connector.clone();
+        let watch = MasterWatch::new(connector, leases, observer.clone());
+        self.listener.start(observer, watch)
     }
 
     fn start_telling(&self) {

@@ -27,7 +27,7 @@ use redis::{Connection, ErrorKind, RedisError, RedisResult};
 use super::listener::{Listener, Tracking};
 use crate::{
     error::{Error, Result},
-    pool::{Connector, JUST_ANSWERED, Opened},
+    pool::{Connector, Epoch, JUST_ANSWERED, Opened},
     time::{self, Deadline},
     wire::{self, Bounds, Finished, bounding},
 };
@@ -65,9 +65,7 @@ struct Slot {
 struct Open {
     connection: Connection,
     /// The epoch of its destination: see [`Connector::epoch`].
-    epoch: u64,
-    /// The listener's count when it was opened: a connection of an earlier count is closed.
-    left_a_replica: u64,
+    epoch: Epoch,
     tracking: Tracking,
     /// When it has answered: keys that were read on it may be relied on.
     answered: Option<Instant>,
@@ -136,11 +134,6 @@ impl Tracked {
         result
     }
 
-    fn left_a_replica(&self) -> u64 {
-        let listener = self.listener.as_ref();
-        listener.map_or(0, |listener| listener.left_a_replica())
-    }
-
     /// The only place that reports that this connection is gone, or new.
     fn report(&self) {
         let listener = self.listener.as_ref();
@@ -183,7 +176,6 @@ impl InUse<'_> {
         if self.is_open() {
             return Ok(());
         }
-        let left_a_replica = self.tracked.left_a_replica();
         let opened = match self.tracked.relied_on_by {
             ReliedOnBy::Waiters => self.tracked.connector.open(),
             ReliedOnBy::Leases => self.tracked.connector.open_to_look(),
@@ -197,7 +189,6 @@ impl InUse<'_> {
         self.slot.open = Some(Open {
             connection,
             epoch,
-            left_a_replica,
             tracking: Tracking::default(),
             answered: None,
         });
@@ -236,33 +227,24 @@ impl InUse<'_> {
     }
 
     /// Where it leads: see [`Connector::epoch`].
-    pub(super) fn epoch(&self) -> Option<u64> {
+    pub(super) fn epoch(&self) -> Option<Epoch> {
         self.slot.open.as_ref().map(|open| open.epoch)
     }
 
     fn close_if_not_of_the_master(&mut self) {
-        let epoch = self.tracked.connector.epoch();
-        let left_a_replica = self.tracked.left_a_replica();
-        let is_of_before =
-            |open: &Open| (open.epoch, open.left_a_replica) != (epoch, left_a_replica);
-        if self.slot.open.as_ref().is_some_and(is_of_before) {
-            self.close(Finished::Replica);
+        let now = self.tracked.connector.epoch();
+        if self.epoch().is_some_and(|epoch| epoch != now) {
+            self.finish(Finished::Replica);
         }
     }
 
     /// Closes it because of a reply or an error.
     pub(super) fn finish(&mut self, finished: Finished) {
-        if let (Finished::Replica, Some(listener)) = (finished, &self.tracked.listener) {
-            listener.leave_the_replica();
-        }
-        self.close(finished);
-    }
-
-    fn close(&mut self, finished: Finished) {
-        if matches!(finished, Finished::Broken | Finished::Replica) {
-            self.tracked.connector.doubt();
-        }
-        let relied_on = (self.slot.open.take()).is_some_and(|closed| closed.answered.is_some());
+        let Some(closed) = self.slot.open.take() else {
+            return;
+        };
+        self.tracked.connector.finished(closed.epoch, finished);
+        let relied_on = closed.answered.is_some();
         self.has_news |= relied_on && self.tracked.relied_on_by == ReliedOnBy::Waiters;
     }
 }

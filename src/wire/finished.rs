@@ -46,8 +46,9 @@ impl Finished {
     }
 }
 
-/// Before Redis 7 an error inside a script has its code in the text only.
-fn is_from_replica(error: &RedisError) -> bool {
+/// True if a replica refused to write. Before Redis 7 an error inside a script has its code in the
+/// text only.
+pub(crate) fn is_from_replica(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
         || error
             .detail()

@@ -11,13 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Options, Pool};
+use leasehold::{
+    Error, Lease, Options, Pool, Result, Watchdog, acquire_lock_with_timeout, recipes::Hold,
+    release_lock,
+};
 use redis::Commands;
 
 use crate::{
     common::{
         LONG, MS, SLACK, Server,
-        hold::comes_true,
+        hold::{comes_true, every_kind},
         wait::{tracked_keys, unless_halted},
     },
     connections::{MINUTE, tracked},
@@ -78,12 +81,143 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
+/// Gives the new server all keys of the old one.
+fn copy(from: &Server, to: &Server) {
+    let (mut from, mut to) = (from.connection().unwrap(), to.connection().unwrap());
+    for key in from.keys::<_, Vec<String>>("*").unwrap() {
+        let left: i64 = from.pttl(&key).unwrap();
+        let value: Vec<u8> = redis::cmd("DUMP").arg(&key).query(&mut from).unwrap();
+        let mut restore = redis::cmd("RESTORE");
+        let restore = restore.arg(&key).arg(left.max(0)).arg(value);
+        restore.exec(&mut to).unwrap();
+    }
+}
+
+fn idle_connections(pool: &Pool) {
+    drop((pool.get().unwrap(), pool.get().unwrap()));
+}
+
+/// All calls that write, for each kind: each is the first that meets the old master.
+#[test]
+fn the_first_write_after_a_failover_reaches_the_new_master_before_it_returns() {
+    type Call = fn(Lease) -> Result<()>;
+    fn done(writes: &mut redis::Pipeline) {
+        writes.set("done", 1);
+    }
+    let calls: [(&str, Call); 6] = [
+        ("release", Lease::release),
+        ("renew", |lease| lease.renew(MINUTE)),
+        ("commit", |lease| lease.commit(done)),
+        ("commit_once", |lease| {
+            lease.commit_once("id", MINUTE, done).map(drop)
+        }),
+        ("commit_and_release", |lease| lease.commit_and_release(done)),
+        ("transaction", |lease| {
+            lease.transaction(&["done"], |_, writes| {
+                done(writes);
+                Ok(())
+            })
+        }),
+    ];
+    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+    for (name, call) in calls {
+        for kind in 0..5 {
+            let address = Address::of(&old);
+            let pool = Pool::connect(&address.url()).unwrap();
+            let locks = crate::plain(&pool).with(Options::new().lease(MINUTE));
+            idle_connections(&pool);
+            let [lock, other] =
+                [&locks, &crate::plainly(&new.url())].map(|locks| every_kind(locks)[kind].clone());
+            let lease = lock.acquire(LONG).unwrap();
+            copy(&old, &new);
+            address.lead_to(&old, &new);
+            let called = call(lease);
+            assert!(called.is_ok(), "{name} {kind} {called:?}");
+            let mut conn = new.connection().unwrap();
+            let writes = !["release", "renew"].contains(&name);
+            assert_eq!(
+                conn.exists::<_, bool>("done").unwrap(),
+                writes,
+                "{name} {kind}"
+            );
+            // Released by the call, or by the drop of the lease after it.
+            assert!(other.try_acquire().unwrap().is_some(), "{name} {kind}");
+            drop(locks);
+            for server in [&old, &new] {
+                let mut conn = server.connection().unwrap();
+                let mut no_one = redis::cmd("REPLICAOF");
+                no_one.arg(&["NO", "ONE"]).exec(&mut conn).unwrap();
+                redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
+            }
+        }
+    }
+}
+
+/// The old master has become a replica before the address leads to the new one.
+#[test]
+fn a_release_goes_on_until_the_address_leads_to_the_new_master() {
+    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+    let address = Address::of(&old);
+    let locks = crate::plainly(&address.url()).with(Options::new().lease(MINUTE));
+    let lease = locks.lock("a").acquire(LONG).unwrap();
+    copy(&old, &new);
+    address.lead_to(&old, &old);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(300 * MS);
+            address.target.store(new.port(), Ordering::SeqCst);
+        });
+        lease.release().unwrap();
+    });
+    assert!(!has_lock(&new));
+}
+
+/// True once the time left of the lock has grown.
+fn is_renewed_on(server: &Server) -> bool {
+    let (mut conn, mut left) = (server.connection().unwrap(), i64::MAX);
+    comes_true(|| {
+        let now = conn.pttl("lock:a").unwrap();
+        std::mem::replace(&mut left, now) < now
+    })
+}
+
+/// A replica answers reads, so the connections of the pool do not meet its refusal.
+#[test]
+fn what_a_watchdog_learns_of_a_failover_holds_for_the_pool_too() {
+    let lease = 1_500 * MS;
+    for is_plain in [false, true] {
+        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+        let address = Address::of(&old);
+        let pool = Pool::connect(&address.url()).unwrap();
+        let (locks, watchdog) = (crate::plain(&pool), Watchdog::start(&pool).unwrap());
+        idle_connections(&pool);
+        let (held, kept) = if is_plain {
+            let acquired =
+                acquire_lock_with_timeout(&mut pool.get().unwrap(), "a", MS, lease).unwrap();
+            let hold = Hold::mutex("a", &acquired.unwrap()).unwrap();
+            (None, Some(watchdog.keep(&hold, lease).unwrap()))
+        } else {
+            let lock = locks.lock("a").with(Options::new().lease(lease));
+            (Some(lock.acquire(LONG).unwrap()), None)
+        };
+        // Now the watchdog has a connection to the old server.
+        assert!(is_renewed_on(&old), "{held:?} {kept:?}");
+        copy(&old, &new);
+        address.lead_to(&old, &new);
+        assert!(is_renewed_on(&new), "{held:?} {kept:?}");
+        // A plain read on the first connection that is lent.
+        let () = new.connection().unwrap().set("here", 1).unwrap();
+        let is_there = pool.get().unwrap().exists::<_, bool>("here").unwrap();
+        assert!(is_there, "{held:?} {kept:?}");
+    }
+}
+
 fn has_lock(server: &Server) -> bool {
     server.connection().unwrap().exists("lock:a").unwrap()
 }
 
 #[test]
-fn after_a_failover_behind_one_address_the_next_call_finds_the_new_master() {
+fn an_acquire_that_meets_the_old_master_asks_the_new_one() {
     unless_halted(|| {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let address = Address::of(&old);
@@ -94,8 +228,6 @@ fn after_a_failover_behind_one_address_the_next_call_finds_the_new_master() {
         drop(both);
         drop(locks.lock("a").acquire(LONG).unwrap());
         address.fail_over(&old, &new);
-        let refused = locks.lock("a").try_acquire();
-        assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
         let lease = locks.lock("a").try_acquire().unwrap().unwrap();
         assert!(has_lock(&new));
         lease.release().unwrap();
@@ -115,7 +247,7 @@ fn after_a_failover_a_loss_is_reported_before_the_next_renewal() {
         assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
         // The new master does not have the lock.
         address.lead_to(&old, &new);
-        assert!(locks.lock("b").try_acquire().is_err());
+        drop(locks.lock("b").try_acquire().unwrap());
         assert!(lease.lost().wait_for(Duration::from_secs(5)));
     });
 }
@@ -146,8 +278,7 @@ fn after_a_failover_a_waiter_is_notified_by_the_new_master() {
                 .waiting_here()
                 == 1));
             address.lead_to(&old, &new);
-            let refused = locks.lock("b").try_acquire();
-            assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
+            drop(locks.lock("b").try_acquire().unwrap());
             thread::sleep(500 * MS);
             let released = Instant::now();
             on_the_new.release().unwrap();
@@ -171,12 +302,12 @@ fn after_a_failover_a_plain_function_reaches_the_new_master_on_the_next_connecti
         address.fail_over(&old, &new);
         let acquire = || {
             let mut conn = pool.get().unwrap();
-            leasehold::acquire_lock_with_timeout(&mut conn, "a", MS, LONG)
+            acquire_lock_with_timeout(&mut conn, "a", MS, LONG)
         };
         assert!(matches!(acquire(), Err(Error::Redis { .. })));
         let token = acquire().unwrap().unwrap();
         let mut conn = pool.get().unwrap();
-        assert!(leasehold::release_lock(&mut conn, "a", &token).unwrap());
+        assert!(release_lock(&mut conn, "a", &token).unwrap());
     });
 }
 
@@ -201,7 +332,7 @@ fn a_waiter_gets_the_lock_from_the_new_master_after_a_failover() {
             address.fail_over(&old, &new);
             // A replica keeps answering but sends no notifications. The first refused call finds
             // out for all.
-            assert!(locks.lock("b").try_acquire().is_err());
+            drop(locks.lock("b").try_acquire().unwrap());
             let lease = has.recv_timeout(Duration::from_secs(5)).unwrap().unwrap();
             assert!(has_lock(&new));
             lease.release().unwrap();

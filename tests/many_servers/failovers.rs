@@ -8,11 +8,12 @@ use std::{
 use leasehold::{Error, Locks, LostReason, Options, Pool, acquire_lock_with_timeout};
 use redis::Commands;
 
-use super::{LEASE, connect};
+use super::{LEASE, USERS, connect, urls_of_users};
 use crate::common::{
     LONG, MS, SLACK, Sentinels,
     hold::comes_true,
     sentinels::{MASTER, Plan, in_step},
+    wait::comes_true_within,
 };
 
 /// Waits until the replica has all writes.
@@ -23,42 +24,83 @@ fn replicated(group: &Sentinels, master: usize) {
     ));
 }
 
-/// The old master keeps its connections open, and is silent for ten seconds.
+/// The way in which the old master is replaced while it goes on serving its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// It learns of the failover ten seconds later.
+    Planned,
+    /// The sentinels do not reach it, and clients do.
+    CutOff,
+}
+
+/// The old master keeps its connections open, and goes on granting and renewing.
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_lease_survives_a_planned_failover_and_a_waiter_gets_the_lock_there() {
-    let group = Sentinels::start().unwrap();
-    let (holder, waiter) = (connect(&group.url()), connect(&group.url()));
-    let lease = holder
-        .lock("a")
-        .with(Options::new().lease(LEASE))
-        .acquire(LONG)
-        .unwrap();
-    let fence = lease.fencing_token();
-    replicated(&group, 0);
-    thread::scope(|scope| {
-        let waiting = scope.spawn(|| {
-            let lease = waiter.lock("a").acquire(LONG).unwrap();
-            (Instant::now(), lease.fencing_token())
+fn a_lease_survives_a_replaced_master_and_a_waiter_gets_the_lock_there() {
+    for way in [Way::Planned, Way::CutOff] {
+        let group = Sentinels::start().unwrap();
+        let urls = urls_of_users(&group.servers, &group.url());
+        let (holders, waiters) = (
+            urls.each_ref().map(|url| connect(url)),
+            urls.each_ref().map(|url| connect(url)),
+        );
+        let leases = [0, 1].map(|user| {
+            let lock = holders[user].lock(USERS[user].0);
+            lock.with(Options::new().lease(LEASE))
+                .acquire(LONG)
+                .unwrap()
         });
-        thread::sleep(100 * MS);
-        assert_eq!(group.fail_over().unwrap(), 1);
-        // By now all connections lead to the new master.
-        thread::sleep(2_000 * MS);
-        assert!(lease.is_held() && lease.verify().is_ok());
-        let released = Instant::now();
-        lease.release().unwrap();
-        let (got, next) = waiting.join().unwrap();
-        assert!(got - released < SLACK, "{:?}", got - released);
-        assert!(next > fence);
-    });
-    assert!(
-        !group.servers[1]
-            .connection()
-            .unwrap()
-            .exists::<_, bool>("lock:a")
-            .unwrap()
-    );
+        let fences = leases.each_ref().map(|lease| lease.fencing_token());
+        replicated(&group, 0);
+        thread::scope(|scope| {
+            let waiting = [0, 1].map(|user| {
+                let lock = waiters[user].lock(USERS[user].0);
+                scope.spawn(move || {
+                    let lease = lock.acquire(2 * LONG).unwrap();
+                    (Instant::now(), lease.fencing_token())
+                })
+            });
+            thread::sleep(100 * MS);
+            match way {
+                Way::Planned => assert_eq!(group.fail_over().unwrap(), 1),
+                Way::CutOff => {
+                    let mut deaf = redis::cmd("ACL");
+                    deaf.arg(&["SETUSER", "default", "-ping"]);
+                    deaf.exec(&mut group.servers[0].connection().unwrap())
+                        .unwrap();
+                }
+            }
+            let named = group.another_is_named(0).unwrap();
+            let mut next = group.servers[1].connection().unwrap();
+            // The holder does nothing, and its lease is renewed there.
+            for (name, _) in USERS {
+                let key = format!("lock:{name}");
+                let is_full = || next.pttl::<_, u64>(&key).unwrap() > 9_000;
+                let is_renewed = comes_true_within(LEASE, is_full);
+                let after = named.elapsed();
+                assert!(is_renewed, "{way:?} {name}");
+                println!("{way:?}, {name}: renewed there after {after:?}");
+                assert!(
+                    after < Duration::from_secs(2) + SLACK,
+                    "{way:?} {name} {after:?}"
+                );
+            }
+            for ((lease, waiting), fence) in leases.into_iter().zip(waiting).zip(fences) {
+                assert!(
+                    lease.is_held() && lease.verify().is_ok(),
+                    "{way:?} {lease:?}"
+                );
+                let released = Instant::now();
+                lease.release().unwrap();
+                let (got, granted) = waiting.join().unwrap();
+                assert!(got - released < SLACK, "{way:?} {:?}", got - released);
+                assert!(granted > fence);
+            }
+            for (name, _) in USERS {
+                assert!(!next.exists::<_, bool>(format!("lock:{name}")).unwrap());
+            }
+        });
+    }
 }
 
 #[test]

@@ -34,8 +34,26 @@ use std::time::Duration;
 
 use leasehold::Locks;
 
+use common::Server;
+
 fn connect(url: &str) -> Locks {
     Locks::connect(url).unwrap()
+}
+
+/// Users that may, and may not, receive notifications. Without them a wait takes longer, and
+/// nothing else differs.
+const USERS: [(&str, &str); 2] = [("told", "allchannels"), ("untold", "resetchannels")];
+
+/// Creates the [`USERS`] on these servers, and returns this URL for each of them.
+fn urls_of_users(servers: &[Server], url: &str) -> [String; 2] {
+    USERS.map(|(name, channels)| {
+        for server in servers {
+            let mut user = redis::cmd("ACL");
+            user.arg(&["SETUSER", name, "on", ">x", "~*", "+@all", channels]);
+            user.exec(&mut server.connection().unwrap()).unwrap();
+        }
+        url.replace("://", &format!("://{name}:x@"))
+    })
 }
 
 /// A lease longer than a failover.

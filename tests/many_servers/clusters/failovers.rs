@@ -21,6 +21,7 @@ use crate::{
     },
     history::{History, SECOND, Stopping, median, probe, violations, work},
     long::failovers,
+    urls_of_users,
 };
 
 const THREADS: usize = 4;
@@ -173,6 +174,41 @@ fn a_planned_failover_of_a_shard_loses_no_lease_and_keeps_exclusion() {
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn a_crash_of_a_shards_master_loses_no_lease_and_keeps_exclusion() {
     run(Way::Crash, 1);
+}
+
+/// No answer about the slots names a node that is down, or new.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
+fn a_lease_survives_a_planned_failover_to_a_replica_that_no_answer_has_named() {
+    let cluster = Cluster::planned(NODE_TIMEOUT, false).unwrap();
+    let tag = cluster.tag(0, "unknown").unwrap();
+    let mut master = cluster.nodes[0].connection().unwrap();
+    let named = |conn: &mut redis::Connection| {
+        let slots: redis::Value = redis::cmd("CLUSTER").arg("SLOTS").query(conn).unwrap();
+        format!("{slots:?}").contains(&cluster.nodes[3].port().to_string())
+    };
+    let urls = urls_of_users(&cluster.nodes, &cluster.url());
+    cluster.nodes[3].freeze().unwrap();
+    for node in &cluster.nodes[..3] {
+        let mut conn = node.connection().unwrap();
+        assert!(comes_true(|| !named(&mut conn)));
+    }
+    let lease = 4 * SECOND;
+    let held = urls.map(|url| {
+        let locks = Locks::connect(&url).unwrap();
+        let name = format!("{}{{{tag}}}", url.split([':', '/']).nth(3).unwrap());
+        let options = Options::new().lease(lease);
+        locks.lock(&name).with(options).acquire(LONG).unwrap()
+    });
+    cluster.nodes[3].thaw().unwrap();
+    cluster.wait_until_whole().unwrap();
+    assert!(comes_true(|| in_step(&mut master).unwrap() == 1));
+    assert_eq!(cluster.fail_over(0).unwrap(), 3);
+    thread::sleep(lease + SECOND);
+    for held in held {
+        assert!(held.is_held(), "{held:?}");
+        held.release().unwrap();
+    }
 }
 
 /// All others are frozen, so it is alone, but clients reach it.

@@ -1,0 +1,67 @@
+//! The watch on the master: for as long as anybody waits or holds, it is asked each second which
+//! server is the master, and the leases' connection is checked.
+//!
+//! A master that was replaced goes on granting locks until it learns of that, so this depends on
+//! nothing that a server may refuse: the listener's thread keeps the watch while it listens, and
+//! while the server does not let it. What it learns changes the [`Connector::epoch`], by which all
+//! connections to the old master are closed.
+
+use std::{
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use super::{Observer, tracked::Tracked};
+use crate::{pool::Connector, time};
+
+/// The pause between two checks.
+pub(super) const EACH_SECOND: Duration = Duration::from_secs(1);
+/// The pause between two looks for announcements of a failover.
+pub(super) const OFTEN: Duration = Duration::from_millis(100);
+
+pub(super) struct MasterWatch {
+    connector: Connector,
+    leases: Arc<Tracked>,
+    observer: Weak<dyn Observer>,
+    checked: Instant,
+    looked: Option<Instant>,
+}
+
+impl MasterWatch {
+    pub(super) fn new(
+        connector: Connector,
+        leases: Arc<Tracked>,
+        observer: Weak<dyn Observer>,
+    ) -> Self {
+        Self {
+            connector,
+            leases,
+            observer,
+            checked: time::now(),
+            looked: None,
+        }
+    }
+
+    /// Does what is due. `server_answers` says whether the master just found does; `None` ends this
+    /// look. Also returns `None` if the observer is gone.
+    pub(super) fn look(&mut self, server_answers: impl FnOnce() -> Option<()>) -> Option<()> {
+        if self.looked.is_none_or(|at| at.elapsed() >= OFTEN) {
+            self.connector.listen();
+            self.looked = Some(time::now());
+        }
+        if self.checked.elapsed() < EACH_SECOND {
+            return Some(());
+        }
+        // Dropped before anything is asked: the last clone ends what it belongs to.
+        let relies = self.observer.upgrade()?.relies();
+        let looked = if relies {
+            self.connector.check(EACH_SECOND / 2);
+            server_answers().map(|()| self.leases.check())
+        } else {
+            Some(())
+        };
+        // From its end: after a slow one, messages that came meanwhile are read first.
+        self.checked = time::now();
+        looked
+    }
+}
