@@ -7,11 +7,11 @@
 //! connections to the old master are closed.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::Weak,
     time::{Duration, Instant},
 };
 
-use super::{Observer, tracked::Tracked};
+use super::Observer;
 use crate::{pool::Connector, time};
 
 /// The pause between two checks.
@@ -21,7 +21,8 @@ pub(super) const OFTEN: Duration = Duration::from_millis(100);
 
 pub(super) struct MasterWatch {
     connector: Connector,
-    leases: Arc<Tracked>,
+    /// Checks the leases' connection.
+    check_leases: Box<dyn Fn() + Send>,
     observer: Weak<dyn Observer>,
     checked: Instant,
     looked: Option<Instant>,
@@ -30,20 +31,20 @@ pub(super) struct MasterWatch {
 impl MasterWatch {
     pub(super) fn new(
         connector: Connector,
-        leases: Arc<Tracked>,
+        check_leases: impl Fn() + Send + 'static,
         observer: Weak<dyn Observer>,
     ) -> Self {
         Self {
             connector,
-            leases,
+            check_leases: Box::new(check_leases),
             observer,
             checked: time::now(),
             looked: None,
         }
     }
 
-    /// Does what is due. `server_answers` says whether the master just found does; `None` ends this
-    /// look. Also returns `None` if the observer is gone.
+    /// Checks what is due. Returns `None` if the observer is gone, or if `server_answers`, which is
+    /// called once the master is known, returns `None`: then the leases are not checked.
     pub(super) fn look(&mut self, server_answers: impl FnOnce() -> Option<()>) -> Option<()> {
         if self.looked.is_none_or(|at| at.elapsed() >= OFTEN) {
             self.connector.listen();
@@ -56,7 +57,7 @@ impl MasterWatch {
         let relies = self.observer.upgrade()?.relies();
         let looked = if relies {
             self.connector.check(EACH_SECOND / 2);
-            server_answers().map(|()| self.leases.check())
+            server_answers().map(|()| (self.check_leases)())
         } else {
             Some(())
         };

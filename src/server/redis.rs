@@ -122,7 +122,7 @@ impl RedisServer {
         let mut conn = self.lend_for(sending)?;
         let sent = time::now();
         let answer = answered_by(&mut conn, sending, self.limits().answer);
-        self.close_if_finished(&mut conn, answer.as_ref().err());
+        close_if_finished(&mut conn, answer.as_ref().err());
         Ok(Reply::untracked(answer, sent, sending.again))
     }
 
@@ -148,7 +148,7 @@ impl RedisServer {
                     continue;
                 }
                 let exchanged = conn.asked(|conn| write.exchange(conn, io_timeout, false));
-                self.close_if_finished(&mut conn, exchanged.err().as_ref());
+                close_if_finished(&mut conn, exchanged.err().as_ref());
                 return Ok(());
             }
         })
@@ -185,17 +185,8 @@ impl RedisServer {
             }
         }
         let error = exchanged.and_then(|exchanged| exchanged).err();
-        self.close_if_finished(&mut conn, error.as_ref());
+        close_if_finished(&mut conn, error.as_ref());
         replies
-    }
-
-    /// Marks the connection as not to be lent again if this error says so.
-    fn close_if_finished(&self, conn: &mut PooledConnection, error: Option<&RedisError>) -> bool {
-        let Some(finished) = error.and_then(Finished::by_error) else {
-            return false;
-        };
-        conn.close_when_returned(finished);
-        true
     }
 
     fn lend_for(&self, sending: &Sending<'_>) -> Result<PooledConnection> {
@@ -303,11 +294,11 @@ impl Server for RedisServer {
         for is_first in [true, false] {
             let mut conn = self.pool.get()?;
             let pong = conn.asked(|conn| ask::<Value>(&redis::cmd("PING"), conn));
-            if self.close_if_finished(&mut conn, pong.err().as_ref()) {
+            if close_if_finished(&mut conn, pong.err().as_ref()) {
                 continue;
             }
             let answer = conn.asked(|conn| call.send(conn));
-            self.close_if_finished(&mut conn, answer.as_ref().err());
+            close_if_finished(&mut conn, answer.as_ref().err());
             if is_first && answer.as_ref().is_err_and(is_from_replica) {
                 continue;
             }
@@ -340,7 +331,7 @@ impl Server for RedisServer {
     fn report_to(&self, observer: Weak<dyn Observer>) -> Result<()> {
         let leases = Arc::clone(&self.leases);
         let connector = self.connector.clone();
-        let watch = MasterWatch::new(connector, leases, observer.clone());
+        let watch = MasterWatch::new(connector, move || leases.check(), observer.clone());
         self.listener.start(observer, watch)
     }
 
@@ -351,6 +342,15 @@ impl Server for RedisServer {
     fn close(&self) {
         self.listener.close();
     }
+}
+
+/// Marks the connection as not to be lent again if this error says so.
+fn close_if_finished(conn: &mut PooledConnection, error: Option<&RedisError>) -> bool {
+    let Some(finished) = error.and_then(Finished::by_error) else {
+        return false;
+    };
+    conn.close_when_returned(finished);
+    true
 }
 
 /// Returns true if a call that met this error is sent once more, on another connection.

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Locks, LostReason, Options, Pool, acquire_lock_with_timeout};
+use leasehold::{Error, Lease, Locks, LostReason, Options, Pool, acquire_lock_with_timeout};
 use redis::Commands;
 
 use super::{LEASE, USERS, connect, urls_of_users};
@@ -50,7 +50,7 @@ fn a_lease_survives_a_replaced_master_and_a_waiter_gets_the_lock_there() {
                 .acquire(LONG)
                 .unwrap()
         });
-        let fences = leases.each_ref().map(|lease| lease.fencing_token());
+        let fences = leases.each_ref().map(Lease::fencing_token);
         replicated(&group, 0);
         thread::scope(|scope| {
             let waiting = [0, 1].map(|user| {
