@@ -99,7 +99,6 @@ fn run_while(happens: impl Fn(&Server, &Proxy, &Lease) + Sync, check: impl Fn(Ra
 fn a_failed_release_loses_no_value() {
     let cases = [
         "NOPERM no",
-        "READONLY a replica by now",
         "MISCONF no",
         "OOM no",
         "LOADING not yet",

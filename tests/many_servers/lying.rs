@@ -473,7 +473,10 @@ fn a_master_that_is_cut_off_with_some_clients_stops_if_it_needs_a_replica() {
         replicate(&["NO", "ONE"]);
         said[1].now(new.port(), 2);
         let second = on_side(&fakes[1]).lock("a").acquire(LONG).unwrap();
-        assert_eq!(held.is_held(), needed == 0);
+        // A renewal may still have come between the cut and the moment at which the old master
+        // noticed it.
+        let has_ended = comes_true(|| needed == 0 || !held.is_held());
+        assert_eq!((has_ended, held.is_held()), (true, needed == 0));
         assert!(second.is_held());
     });
 }
