@@ -1,7 +1,7 @@
 //! What a reply says about a hold, decided here only, for everybody who asks the server about one:
 //! the watchdog, `verify` and `renew`, the commits, the releases, sets, and `run_once`.
 //!
-//! [`Evidence`] is what one reply says. [`Known::verdict`] adds what we know without it: the end of
+//! [`Evidence`] is what one reply says. [`KnownHold::verdict`] adds what we know without it: the end of
 //! the hold by our clock, and whether the server has refused to answer before.
 //!
 //! - **Our clock has reached the end**: the hold is over, whatever the server says. It ended by
@@ -54,7 +54,7 @@ fn is_another_kind(refusal: &RedisError) -> bool {
 
 /// What we know of a hold without asking.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownHold {
     /// The end by our clock.
     pub(crate) end: Option<Instant>,
     /// The reason of the loss at that end.
@@ -73,7 +73,7 @@ pub(crate) enum Verdict {
     NotKnown,
 }
 
-impl Known {
+impl KnownHold {
     /// Returns the reason of the loss, if our clock has reached the end.
     pub(crate) fn lost_at(&self, now: Instant) -> Option<LostReason> {
         let has_passed = self.end.is_some_and(|end| end <= now);
@@ -143,7 +143,7 @@ mod tests {
             };
             assert_eq!(is_ours, says, "{shown}");
             for (at, was_refused) in moments.into_iter().flat_map(|at| [(at, false), (at, true)]) {
-                let known = Known {
+                let known = KnownHold {
                     end: Some(end),
                     at_the_end: MaxHold,
                     skew: 10 * MS,
@@ -170,7 +170,7 @@ mod tests {
     /// The end of a lease that was never renewed is not known.
     #[test]
     fn without_an_end_only_the_server_decides() {
-        let known = Known {
+        let known = KnownHold {
             end: None,
             at_the_end: LostReason::Ended,
             skew: 10 * MS,

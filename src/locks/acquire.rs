@@ -17,7 +17,7 @@
 //! inside [`ask_for_head`](crate::server::Server::ask_for_head). A place locks the queues, and the
 //! start of a lease locks the keeper, each briefly and never one within the other.
 //!
-//! The wait for a lock of a set is a [`Part`] of the set's: the loss of a lock that the set holds
+//! The wait for a lock of a set is a [`SetWait`] of the set's: the loss of a lock that the set holds
 //! ends it as a cancel does, and `Contended` tells the set's whole wait.
 //!
 //! Every wait cleans up at its end: it leaves the queue, removes a writer's intent, takes a lock
@@ -70,7 +70,7 @@ const LONGEST_DOUBT: Duration = Duration::from_millis(250);
 
 /// The set that a wait is a part of. A lock that is acquired alone is a set of one.
 #[derive(Debug)]
-pub(super) struct Part<'a> {
+pub(super) struct SetWait<'a> {
     /// The locks of the set that are held. The loss of one ends the wait. Looked at only in a wait
     /// that the server has refused, or that another thread delays: a set of free locks costs N
     /// looks, not N × N.
@@ -83,7 +83,7 @@ pub(super) struct Part<'a> {
     is_silent: Cell<bool>,
 }
 
-impl<'a> Part<'a> {
+impl<'a> SetWait<'a> {
     pub(super) fn new(held: Option<&'a Arc<Mutex<Vec<Handle>>>>, since: Instant) -> Self {
         Self {
             held,
@@ -149,7 +149,7 @@ struct Wait<'a> {
     /// False for a call with no time-out.
     waits: bool,
     attempts: Attempts<'a>,
-    part: &'a Part<'a>,
+    part: &'a SetWait<'a>,
     /// The caller's `Cancel`, or the loss of a held lock of the set.
     cancel: Option<&'a Cancel>,
 }
@@ -162,7 +162,7 @@ pub(super) fn acquire(
     settings: &Settings,
     hold: Hold,
     timeout: Duration,
-    part: &Part<'_>,
+    part: &SetWait<'_>,
 ) -> Result<Result<Lease, LastRun>> {
     let lease_millis = settings.checked()?;
     settings.check_wait(stacks.limits.answer)?;

@@ -8,7 +8,7 @@ use std::{
 use redis::{RedisResult, Value};
 
 use super::{
-    acquire::{Part, acquire},
+    acquire::{SetWait, acquire},
     lease::Lease,
     options::{Options, Settings},
     stack::Stack,
@@ -281,15 +281,15 @@ impl Lock {
     }
 
     /// A wait for this lock alone.
-    pub(super) fn alone(&self) -> Part<'static> {
-        Part::new(None, self.stacks.clock.now())
+    pub(super) fn alone(&self) -> SetWait<'static> {
+        SetWait::new(None, self.stacks.clock.now())
     }
 
     pub(super) fn acquire_as(
         &self,
         operation: Operation<'_>,
         timeout: Duration,
-        part: &Part<'_>,
+        part: &SetWait<'_>,
     ) -> Result<Lease> {
         match self.acquire_hold(operation, self.hold(), timeout, part) {
             Ok(acquired) => acquired.map_err(|_| operation.contended()),
@@ -328,7 +328,7 @@ impl Lock {
         operation: Operation<'_>,
         hold: Result<Hold>,
         timeout: Duration,
-        part: &Part<'_>,
+        part: &SetWait<'_>,
     ) -> Result<Result<Lease, LastRun>> {
         let clock = self.stacks.clock;
         let started = clock.now();

@@ -45,12 +45,13 @@ impl Lease {
     /// lock.
     ///
     /// # Errors
-    /// - [`Error::Lost`]: the lock was lost earlier, so someone else may have held it at the same
-    ///   time.
-    /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: the lock may not be free yet. The
-    ///   watchdog's thread retries until the server replies.
-    /// - [`Error::Forked`]: this is a forked child. The lock belongs to the parent and does not
-    ///   change.
+    /// - [`Error::Lost`](crate::Error::Lost): the lock was lost earlier, so someone else may have
+    ///   held it at the same time.
+    /// - [`Error::Unknown`](crate::Error::Unknown), [`Error::Pool`](crate::Error::Pool),
+    ///   [`Error::Redis`](crate::Error::Redis): the lock may not be free yet. The watchdog's thread
+    ///   retries until the server replies.
+    /// - [`Error::Forked`](crate::Error::Forked): this is a forked child. The lock belongs to the
+    ///   parent and does not change.
     ///
     /// # Examples
     /// ```no_run

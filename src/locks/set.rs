@@ -9,7 +9,7 @@ use std::{mem, sync::Arc, time::Duration};
 
 use redis::Pipeline;
 
-use super::{acquire::Part, lease::Lease, lock::Lock, options::Options, release::let_go_all};
+use super::{acquire::SetWait, lease::Lease, lock::Lock, options::Options, release::let_go_all};
 use crate::{
     error::{Error, Operation, Result, ensure},
     recipes::{
@@ -144,7 +144,7 @@ impl LockSet {
         let handles = Arc::default();
         for lock in &self.locks {
             let operation = Operation::new(name, lock.name());
-            let part = Part::new(Some(&handles), since);
+            let part = SetWait::new(Some(&handles), since);
             let acquired = lock.acquire_as(operation, deadline.remaining(), &part);
             let is_last = held.leases.len() + 1 == self.locks.len();
             // A lock may have been lost just before the last one was granted.

@@ -12,7 +12,7 @@ use crate::{
     recipes::hold::Hold,
     server::RenewalAnswer,
     time::whole_millis,
-    verdict::{Known, Verdict},
+    verdict::{KnownHold, Verdict},
     wire::Call,
 };
 
@@ -126,10 +126,10 @@ impl Terms {
     }
 
     /// Returns what is known without asking. `was_refused`: so was the last question.
-    pub(crate) fn known(&self, was_refused: bool) -> Known {
+    pub(crate) fn known(&self, was_refused: bool) -> KnownHold {
         let end = self.lost_by();
         let is_at_the_cap = self.cap.is_some_and(|cap| end >= Some(cap));
-        Known {
+        KnownHold {
             end,
             at_the_end: if is_at_the_cap {
                 LostReason::MaxHold

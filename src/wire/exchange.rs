@@ -120,8 +120,8 @@ pub(crate) fn request(conn: &mut Connection, packed: &[u8]) -> RedisResult<Value
 }
 
 /// Sends packed commands of several callers and passes on each reply, error replies included, or
-/// the error in its place. Each is passed on as it comes, within [`bounding`](super::bounding) at the
-/// end. After one time-out in all it waits for no further reply.
+/// the error in its place. Each is passed on as it comes, within [`bounding`](super::bounding) at
+/// the end. After one time-out in all it waits for no further reply.
 ///
 /// # Errors
 /// Why the connection is [finished](Finished).

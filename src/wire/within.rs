@@ -3,7 +3,8 @@
 //! A socket's time-out bounds each read, and redis-rs reads until a reply is whole. A peer that
 //! sends a byte now and then keeps a thread in redis-rs for as long as it likes, and nothing else
 //! can reach that socket to close it. So the reading is done on a thread of its own. When the time
-//! is over its caller goes on without it; it ends, and closes the connection, with the peer's reply.
+//! is over, the caller goes on without that thread, which closes the connection and ends with the
+//! peer's reply.
 //!
 //! - [`within`] is for connections that are being opened, and for questions of the library's own
 //!   threads.
@@ -28,8 +29,8 @@ use redis::{Connection, RedisError, RedisResult};
 
 use super::closed::closed_connection;
 
-/// The socket's own time-out ends a wait for a silent peer first, by this much: its error says more,
-/// and the connection comes back.
+/// The socket's own time-out ends a wait for a silent peer first, by this much: its error says
+/// more, and the connection comes back.
 const GRACE: Duration = Duration::from_millis(50);
 /// At most this many threads are left behind with one peer. After that it is asked nothing until
 /// one of them ends.

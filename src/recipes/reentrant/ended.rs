@@ -23,9 +23,9 @@ const MOST: usize = 10_000;
 /// For each lock, by its key, the last hold that has ended. It is locked alone, and nothing waits
 /// within.
 #[derive(Default)]
-pub(crate) struct EndedHolds(Mutex<HashMap<String, Ended>>);
+pub(crate) struct EndedHolds(Mutex<HashMap<String, LastEnded>>);
 
-struct Ended {
+struct LastEnded {
     fence: FencingToken,
     /// When the remains of such a hold have ended too.
     until: Instant,
@@ -51,12 +51,12 @@ impl EndedHolds {
         if holds.len() >= MOST {
             make_room(&mut holds, now);
         }
-        holds.insert(key.to_owned(), Ended { fence, until });
+        holds.insert(key.to_owned(), LastEnded { fence, until });
     }
 }
 
 /// Forgets the locks that have no remains any more, and half of the others if that is not enough.
-fn make_room(holds: &mut HashMap<String, Ended>, now: Instant) {
+fn make_room(holds: &mut HashMap<String, LastEnded>, now: Instant) {
     holds.retain(|_, it| it.until > now);
     if holds.len() > MOST / 2 {
         let mut ends: Vec<Instant> = holds.values().map(|it| it.until).collect();

@@ -22,8 +22,8 @@ local earliest, latest, ours
 
 -- Returns an error unless the key is a semaphore or absent. Other programs have sorted sets too,
 -- with times in them. Ours has our token, or its earliest member has a mark; nothing else is read.
--- If the companion is lost, holders renew and release their permits, and nobody gets a new one until
--- all have ended: how many are held is not known for certain.
+-- If the companion is lost, holders renew and release their permits, and nobody gets a new one
+-- until all have ended: how many are held is not known for certain.
 local function read_ends()
   local kind = redis.call('TYPE', KEYS[1]).ok
   if kind == 'none' then
