@@ -5,8 +5,8 @@
 //! [module](super).
 
 use std::{
-    collections::{HashMap, VecDeque},
-    fmt,
+    collections::{BTreeSet, HashMap, VecDeque},
+    fmt, mem,
     sync::Arc,
     thread::JoinHandle,
     time::Instant,
@@ -17,7 +17,7 @@ use redis::RedisError;
 
 use super::{
     lease_state::{Callback, LeaseState, LossCall, RenewalState},
-    schedule::{Id, Schedule},
+    schedule::{Id, RenewalBatch, Schedule},
 };
 use crate::{
     error::{LostReason, Result},
@@ -49,8 +49,7 @@ pub(crate) struct Keeper {
 pub(super) struct KeeperState {
     pub(super) schedule: Schedule<Arc<LeaseState>, Call>,
     pub(super) calls: VecDeque<LossCall>,
-    /// The leases of each key, oldest first. A lost lease stays until its holder releases it.
-    pub(super) of_key: HashMap<String, Vec<Id>>,
+    pub(super) of_key: HashMap<String, KeyLeases>,
     /// The time until which the renewing thread sleeps. A lease that is due later does not wake it.
     pub(super) asleep_until: Option<Instant>,
     pub(super) closing: bool,
@@ -58,6 +57,16 @@ pub(super) struct KeeperState {
     pub(super) calling: Option<JoinHandle<()>>,
     /// The number of threads that are running a user's code. Tests wait until it is zero.
     pub(super) user_calls: usize,
+}
+
+/// The leases of one key. A lost lease may stay until its holder releases it.
+#[derive(Default)]
+pub(super) struct KeyLeases {
+    /// Oldest first, since ids only grow.
+    all: BTreeSet<Id>,
+    /// The leases that the next loss of another schedules a look at. The rest have such a look
+    /// before them. So N losses schedule N looks and one for each question, not N × N.
+    idle: BTreeSet<Id>,
 }
 
 impl Keeper {
@@ -77,7 +86,7 @@ impl Keeper {
     /// lease.
     pub(crate) fn holder_against(&self, key: &str, kind: LockKind) -> Option<String> {
         let state = self.state.lock();
-        let ids = state.of_key.get(key)?.iter();
+        let ids = state.of_key.get(key)?.all.iter();
         let mut leases = ids.filter_map(|id| state.schedule.item(*id));
         let excludes = |lease: &&Arc<LeaseState>| !kind.shares_with(lease.hold.kind());
         let lease = leases.find(excludes)?;
@@ -93,16 +102,16 @@ impl Keeper {
     /// from the key by hand, that holder's next renewal detects it.
     pub(crate) fn changed(&self, key: &str) {
         self.change(|state, now| {
-            let ids = state.of_key.get(key);
-            ids.map(|ids| state.schedule.look_at_first(ids, now))
+            let leases = state.of_key.get_mut(key);
+            leases.map(|leases| leases.look_at_oldest(&mut state.schedule, now))
         });
     }
 
     /// Handles a possible change of any key: schedules a look at the oldest lease of each.
     pub(crate) fn look_at_all(&self) {
         self.change(|state, now| {
-            let all = state.of_key.values();
-            all.for_each(|ids| state.schedule.look_at_first(ids, now));
+            let all = state.of_key.values_mut();
+            all.for_each(|leases| leases.look_at_oldest(&mut state.schedule, now));
         });
     }
 
@@ -126,9 +135,7 @@ impl Keeper {
     /// Marks a lease lost that the schedule has removed, and queues its callbacks.
     pub(super) fn lose(&self, state: &mut KeeperState, lease: &LeaseState, reason: LostReason) {
         // Its look may have stood for all leases of the key, or all of them were taken away.
-        for other in state.of_key.get(lease.key()).into_iter().flatten() {
-            state.schedule.look(*other, self.clock.now());
-        }
+        state.look_at_idle(lease.key(), self.clock.now());
         state.calls.extend(lease.lose(reason));
         self.call.notify_one();
     }
@@ -147,26 +154,70 @@ impl Keeper {
             state.schedule.stop(id);
             self.lose(state, lease, reason);
         }
+        // Before its first end it could get no look.
+        state.now_idle(id, lease.key());
         is_held
     }
 }
 
 impl KeeperState {
     fn remember_key(&mut self, id: Id, key: &str) {
-        self.of_key.entry(key.to_owned()).or_default().push(id);
+        let leases = self.of_key.entry(key.to_owned()).or_default();
+        leases.all.insert(id);
+        leases.idle.insert(id);
     }
 
     fn forget_key(&mut self, id: Id, key: &str, now: Instant) {
-        let Some(ids) = self.of_key.get_mut(key) else {
+        let Some(leases) = self.of_key.get_mut(key) else {
             return;
         };
-        let was_oldest = ids.first() == Some(&id);
-        ids.retain(|other| *other != id);
-        if ids.is_empty() {
-            self.of_key.remove(key);
-        } else if was_oldest {
+        let was_oldest = leases.all.first() == Some(&id);
+        leases.all.remove(&id);
+        leases.idle.remove(&id);
+        if was_oldest {
             // Its look may have stood for all leases of the key.
-            self.schedule.look_at_first(ids, now);
+            leases.look_at_oldest(&mut self.schedule, now);
+        }
+        if leases.all.is_empty() {
+            self.of_key.remove(key);
+        }
+    }
+
+    /// Takes the next batch. A loss from now on is later than its questions.
+    pub(super) fn take(&mut self, now: Instant) -> RenewalBatch<Arc<LeaseState>, Call> {
+        let batch = self.schedule.take(now);
+        for question in &batch.questions {
+            self.now_idle(question.id, question.item.key());
+        }
+        batch
+    }
+
+    fn now_idle(&mut self, id: Id, key: &str) {
+        let leases = self.of_key.get_mut(key);
+        if let Some(leases) = leases.filter(|leases| leases.all.contains(&id)) {
+            leases.idle.insert(id);
+        }
+    }
+
+    /// Schedules a look at each lease of the key that has none before it. Returns their number.
+    fn look_at_idle(&mut self, key: &str, now: Instant) -> usize {
+        let leases = self.of_key.get_mut(key);
+        let idle = leases.map_or_else(BTreeSet::new, |leases| mem::take(&mut leases.idle));
+        for id in &idle {
+            self.schedule.look(*id, now);
+        }
+        idle.len()
+    }
+}
+
+impl KeyLeases {
+    /// Schedules a look at the oldest lease that is kept. Removes the lost ones before it, so that
+    /// each is passed over once.
+    fn look_at_oldest(&mut self, schedule: &mut Schedule<Arc<LeaseState>, Call>, now: Instant) {
+        while let Some(oldest) = self.all.first()
+            && !schedule.look(*oldest, now)
+        {
+            self.all.pop_first();
         }
     }
 }

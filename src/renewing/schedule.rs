@@ -148,15 +148,9 @@ impl<T: Clone, O> Schedule<T, O> {
         self.orphans.insert(place, orphan);
     }
 
-    /// Schedules a look at a lease whose key may have changed.
-    pub(crate) fn look(&mut self, id: Id, now: Instant) {
-        self.change(id, |entry| entry.look(now));
-    }
-
-    /// Schedules a look at the first of these leases that is kept.
-    pub(crate) fn look_at_first(&mut self, ids: &[Id], now: Instant) {
-        let mut ids = ids.iter();
-        ids.find_map(|id| self.change(*id, |entry| entry.look(now)));
+    /// Schedules a look at a lease whose key may have changed. Returns true if the lease is kept.
+    pub(crate) fn look(&mut self, id: Id, now: Instant) -> bool {
+        self.change(id, |entry| entry.look(now)).is_some()
     }
 
     /// Schedules a renewal of all leases soon, since a new master may have missed the last ones.

@@ -126,7 +126,7 @@ impl Keeper {
                 // This server may have missed the last renewals.
                 state.schedule.renew_all(self.clock.now());
             }
-            let batch = state.schedule.take(self.clock.now());
+            let batch = state.take(self.clock.now());
             self.end(&mut state, &batch, opened.as_ref().err());
             let replies = match opened {
                 Ok(_) if batch.questions.is_empty() && batch.orphans.is_empty() => continue,

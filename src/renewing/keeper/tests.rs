@@ -30,7 +30,7 @@ mod by_a_clock_that_moves {
 
     use super::*;
     use crate::{
-        renewing::entry::Terms,
+        renewing::entry::{REST, Terms},
         server::{RenewalAnswer, RenewalError, Renewals, Replies},
         token::Token,
     };
@@ -90,18 +90,21 @@ mod by_a_clock_that_moves {
     }
 
     /// A lease that ends in an hour.
-    fn kept(keeper: &Arc<Keeper>) -> Handle {
+    fn lease(clock: Clock) -> LeaseState {
         let hold = Arc::new(Hold::mutex("a", &Token::random()).unwrap());
         let terms = Terms {
             lease: HOUR,
             cap: None,
-            end: Some(keeper.clock.now() + HOUR),
+            end: Some(clock.now() + HOUR),
             renews: true,
             look_at: None,
             skew: Duration::ZERO,
         };
-        let lease = LeaseState::new(&hold, None, None, &terms, None, keeper.clock);
-        Handle::keep(keeper, lease)
+        LeaseState::new(&hold, None, None, &terms, None, clock)
+    }
+
+    fn kept(keeper: &Arc<Keeper>) -> Handle {
+        Handle::keep(keeper, lease(keeper.clock))
     }
 
     fn pass(keeper: &Keeper, time: Duration) {
@@ -158,6 +161,66 @@ mod by_a_clock_that_moves {
         lease.unwatch().into_iter().for_each(call);
         assert_eq!(calls.try_recv(), Ok(LostReason::Ended));
         assert_eq!(lease.state(), RenewalState::Lost(LostReason::Ended));
+        keeper.close();
+    }
+
+    /// Returns the number of looks that the loss of so many leases of one key schedules.
+    fn looks_at_loss(count: usize) -> usize {
+        let (mut state, clock) = (KeeperState::default(), Clock::movable());
+        let mut now = clock.now();
+        let keep = |state: &mut KeeperState| {
+            let lease = Arc::new(lease(clock));
+            let id = (state.schedule).keep(Arc::clone(&lease), lease.terms(), now);
+            state.remember_key(id, lease.key());
+            (id, lease)
+        };
+        let kept: Vec<_> = (0..count).map(|_| keep(&mut state)).collect();
+        let key = kept[0].1.key();
+        let leases = state.of_key.get_mut(key).unwrap();
+        leases.look_at_oldest(&mut state.schedule, now);
+        let mut looks = 0;
+        while state.schedule.len() > 0 {
+            now = state.schedule.due_at().unwrap();
+            for question in state.take(now).questions {
+                (state.schedule).answered(question.id, RenewalAnswer::NotOurs, now);
+                looks += state.look_at_idle(key, now);
+            }
+        }
+        assert!(now < clock.now() + HOUR / 3, "one loss tells the others");
+        // The holders come to know one after the other, and release.
+        for (id, _) in &kept {
+            state.forget_key(*id, key, now);
+            looks += state.look_at_idle(key, now);
+            let left = state.of_key.get(key).map_or(0, |leases| leases.all.len());
+            assert_eq!(left, 0, "a lost lease is passed over again");
+        }
+        assert!(state.of_key.is_empty());
+        looks
+    }
+
+    #[test]
+    fn the_loss_of_many_leases_of_one_key_schedules_a_few_looks_at_each() {
+        let (few, many) = (looks_at_loss(300), looks_at_loss(1_200));
+        assert!(few >= 299 && many <= few * 5, "{few} and {many}");
+    }
+
+    /// A loss that is found while a question is on its way is later than that question. A renewal
+    /// may have given the lease its first end, before which it gets no look.
+    #[test]
+    fn a_lease_is_looked_at_after_a_loss_once_until_it_is_asked_about_or_renewed() {
+        let (keeper, _attempted) = keeper(0);
+        let Handle { lease, id, .. } = kept(&keeper);
+        let (key, now) = (lease.key(), keeper.clock.now() + HOUR / 3);
+        let mut state = keeper.state.lock();
+        let looks = |state: &mut KeeperState| [(); 2].map(|()| state.look_at_idle(key, now));
+        assert_eq!(looks(&mut state), [1, 0]);
+        assert_eq!(state.take(now).questions.len(), 1);
+        assert_eq!(looks(&mut state), [1, 0]);
+        state.schedule.answered(id, RenewalAnswer::Ours(now), now);
+        assert_eq!(state.schedule.due_at(), Some(now + REST));
+        assert!(keeper.renewed(&mut state, (id, &lease), now + HOUR));
+        assert_eq!(looks(&mut state), [1, 0]);
+        drop(state);
         keeper.close();
     }
 }
