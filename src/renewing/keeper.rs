@@ -276,13 +276,14 @@ impl Handle {
     /// Marks the lease lost, by a reply to the holder that the lock is not ours. `found`: what its
     /// key holds instead.
     pub(crate) fn lose(&self, found: Option<RedisError>) {
-        let mut state = self.keeper.state.lock();
-        state.schedule.stop(self.id);
-        let reason = self.lease.lost_by_a_no();
-        if let Some(found) = found {
-            (self.lease).renewal_failed(&RenewalError::sent(found), false);
-        }
-        self.keeper.lose(&mut state, &self.lease, reason);
+        self.keeper.change(|state, _| {
+            state.schedule.stop(self.id);
+            let reason = self.lease.lost_by_a_no();
+            if let Some(found) = found {
+                (self.lease).renewal_failed(&RenewalError::sent(found), false);
+            }
+            self.keeper.lose(state, &self.lease, reason);
+        });
     }
 
     /// Stops the renewal and returns the last state of the lease. Waits for the reply to a question
