@@ -198,11 +198,14 @@ impl Server for Member {
     fn ask_all(&self, calls: &[Call], patience: Patience<'_>) -> Vec<Result<Reply>> {
         let nodes = self.servers.nodes();
         let is_here =
-            |call: &&Call| (nodes.known_shard_of(call.key())).is_none_or(|it| it == self.id);
-        let here: Vec<Call> = calls.iter().filter(is_here).cloned().collect();
+            |call: &Call| (nodes.known_shard_of(call.key())).is_none_or(|it| it == self.id);
+        // Decided once: a redirect in the first reply also moves the others of its slot.
+        let are_here: Vec<bool> = calls.iter().map(is_here).collect();
+        let here = calls.iter().zip(&are_here).filter(|(_, is_here)| **is_here);
+        let here: Vec<Call> = here.map(|(call, _)| call.clone()).collect();
         let mut replies = self.own.ask_all(&here, patience).into_iter();
-        let follow = |call: &Call| {
-            let Some(reply) = is_here(&call).then(|| replies.next()).flatten() else {
+        let follow = |(call, is_here): (&Call, &bool)| {
+            let Some(reply) = is_here.then(|| replies.next()).flatten() else {
                 return self.ask(call, patience);
             };
             let reply = reply?;
@@ -215,7 +218,7 @@ impl Server for Member {
             followed.again |= was_sent_twice;
             Ok(followed)
         };
-        calls.iter().map(follow).collect()
+        calls.iter().zip(&are_here).map(follow).collect()
     }
 
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {

@@ -36,7 +36,7 @@ Examples:
   lockrun --name partner-api --permits 3 --wait 1h -- /usr/local/bin/sync-orders
       at most three run at once, on all hosts together; a fourth waits up to an hour
   lockrun --name account:4711 --name account:4712 --wait 2m -- /usr/local/bin/transfer
-      waits up to a minute for both locks
+      waits up to two minutes for both locks
   lockrun --name backup --status
       prints who holds the lock, since when, and when it ends
   lockrun --name backup --force-release
