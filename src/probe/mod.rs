@@ -93,7 +93,8 @@ impl Probe {
     /// Probes the server of this connector, with the keys of a lock that no one else uses.
     pub(crate) fn of_server(connector: &Connector, lock: &LockName) -> Result<Self> {
         let (connector, lock) = (connector.clone(), lock.clone());
-        bounded(&connector.clone(), move |deadline| {
+        let deadline = Deadline::after(LONGEST);
+        bounded(&connector.clone(), deadline, move || {
             let mut asked = Questions::begin(&connector, &lock, deadline)?;
             let mut findings = vec![asked.server(), asked.topology()];
             findings.extend(asked.sentinels());
@@ -109,7 +110,7 @@ impl Probe {
         let shard = nodes.shard_for(lock.key(), deadline)?;
         let connector = nodes.pool_of(shard)?.connector();
         let (nodes, lock) = (nodes.clone(), lock.clone());
-        bounded(&connector.clone(), move |deadline| {
+        bounded(&connector.clone(), deadline, move || {
             let mut asked = Questions::begin(&connector, &lock, deadline)?;
             let (topology, shards) = shards::ask_all(&nodes, &lock, deadline);
             let mut findings = vec![asked.server(), topology, shards];
@@ -120,15 +121,14 @@ impl Probe {
 }
 
 /// Runs the questions on a thread of their own, which is left behind if the server keeps it longer
-/// than all of them may take.
+/// than until the deadline, and a connection that is being opened by then.
 fn bounded(
     connector: &Connector,
-    ask: impl FnOnce(Deadline) -> Result<Probe> + Send + 'static,
+    deadline: Deadline,
+    ask: impl FnOnce() -> Result<Probe> + Send + 'static,
 ) -> Result<Probe> {
-    let longest = LONGEST + connector.limits().connect;
-    let asked = within(&connector.server(), longest, || {
-        Ok(ask(Deadline::after(LONGEST)))
-    });
+    let longest = deadline.remaining() + connector.limits().connect;
+    let asked = within(&connector.server(), longest, || Ok(ask()));
     asked.unwrap_or_else(|error| Err(failure(&connector.server(), longest, error)))
 }
 

@@ -35,6 +35,8 @@ const GRACE: Duration = Duration::from_millis(50);
 /// At most this many threads are left behind with one peer. After that it is asked nothing until
 /// one of them ends.
 const MOST_LEFT: usize = 8;
+/// At most this many closed connections are stored: each has a socket.
+const MOST_STORED: usize = 16;
 
 /// The peers and the work of the threads that were left behind. Each has the `Arc` while it runs.
 static LEFT: Mutex<Vec<(String, Weak<dyn Any + Send + Sync>)>> = Mutex::new(Vec::new());
@@ -110,7 +112,9 @@ pub(super) fn alone<T: Send + 'static>(
         Ok((connection, done))
     })?;
     let closed = mem::replace(conn, connection);
-    if let Some(mut stored) = CLOSED.try_lock() {
+    if let Some(mut stored) = CLOSED.try_lock()
+        && stored.len() < MOST_STORED
+    {
         stored.push(closed);
     }
     Ok(done)
