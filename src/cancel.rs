@@ -15,7 +15,7 @@ use std::{
 use parking_lot::Mutex;
 
 /// Waiters poll a flag at this interval: a signal handler may set it, and cannot wake them.
-/// Likewise what else ends their wait.
+/// They poll the condition of [`Cancel::or_when`] too.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Cancels every wait for the locks that have it in their options. Clones share their state.
@@ -56,7 +56,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 pub struct Cancel {
     raised: Arc<AtomicBool>,
     waits: Arc<Waits>,
-    /// What else ends the waits. It cannot wake them, so they poll it.
+    /// A condition that also ends the waits. It cannot wake them, so they poll it.
     also: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 

@@ -62,8 +62,8 @@ pub enum Error {
     Contended {
         /// The function and the lock.
         context: ErrorContext,
-        /// How long [`Lock::acquire`](crate::Lock::acquire) or a similar function waited. Of a set
-        /// the whole wait.
+        /// The length of the wait of [`Lock::acquire`](crate::Lock::acquire) or a similar function;
+        /// of a set, of the whole wait.
         waited: Option<Duration>,
         /// A holder that keeps us out, if it acquired the lock by the same
         /// [`Locks`](crate::Locks).

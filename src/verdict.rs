@@ -1,5 +1,5 @@
-//! What a reply says about a hold, decided here only, for everybody who asks the server about one:
-//! the watchdog, `verify` and `renew`, the commits, the releases, sets, and `run_once`.
+//! The verdict on a hold after a reply, decided here only, for everybody who asks the server about
+//! one: the watchdog, `verify` and `renew`, the commits, the releases, sets, and `run_once`.
 //!
 //! [`Evidence`] is what one reply says. [`KnownHold::verdict`] adds what we know without it: the end of
 //! the hold by our clock, and whether the server has refused to answer before.
@@ -17,7 +17,7 @@ use redis::{RedisError, RedisResult, Value};
 
 use crate::error::{LostReason, is_wrong_type, makes_no_sense};
 
-/// What a reply says about a hold.
+/// One reply, read as evidence about a hold.
 #[derive(Debug)]
 pub(crate) enum Evidence {
     /// With the number that the script returned.
@@ -52,7 +52,7 @@ fn is_another_kind(refusal: &RedisError) -> bool {
     }
 }
 
-/// What we know of a hold without asking.
+/// The facts about a hold that we know without asking.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KnownHold {
     /// The end by our clock.

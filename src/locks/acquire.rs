@@ -185,7 +185,9 @@ pub(super) fn acquire(
         |error: &Error| report_retry(operation, settings, clock.since(started), Some(error));
     let pauses = Backoff::between(settings.backoff.first, LONGEST_DOUBT);
     let key = hold.lock_name().key();
-    let stack = first_stack(stacks, key, pauses, (deadline, cancel), report)?;
+    let stack = first_stack(stacks, key, pauses, (deadline, cancel), report);
+    // The loss of a held lock takes precedence.
+    let stack = stack.or_else(|error| part.check(operation.name).and(Err(error)))?;
     let skew = settings.skew_on(&*stack.server);
     let (first, last) = (settings.backoff.first, settings.backoff.last);
     let wait = Wait {

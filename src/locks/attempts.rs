@@ -37,7 +37,7 @@ use crate::{
 /// A waiting writer asks again after this time, to renew its intent: the intent lasts one second,
 /// and the script renews it when less than 500 ms are left.
 const INTENT: Duration = Duration::from_millis(600);
-/// A writer's intent lasts at most this long, after which its writer no longer waits.
+/// A writer's intent lasts at most this long unless the writer renews it.
 const INTENT_ENDS: Duration = Duration::from_secs(1);
 /// The first look at a lease comes this long after the grant. From then on the server reports a
 /// loss.

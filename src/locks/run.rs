@@ -116,8 +116,8 @@ impl Lock {
     ///
     /// Two round trips for a run on a free lock, one if the work is already done. Only for a
     /// [mutex](crate::Locks::lock). If the mark gets no reply, it is sent again until the lease
-    /// ends. If the server loses its data, or evicts keys, the mark is lost too and the work is done
-    /// again: make sure that this is safe.
+    /// ends. If the server loses its data, or evicts keys, the mark is lost too and the work is
+    /// done again: make sure that this is safe.
     ///
     /// The mark is stored at `{lock:NAME}:lease:ran` for 32 days, whatever the period: the next
     /// caller may use a longer one, up to 31 days. So give a job one name, not a new one for each

@@ -42,7 +42,7 @@ pub(super) struct Lendable {
     /// The errors that its borrower has met since it was lent.
     lending: Lending,
     returned: Instant,
-    /// How long a call on it may take in all, unless it answered just before it was lent.
+    /// The bounds of a call on it, unless it answered just before it was lent.
     pub(super) bounds: Option<Bounds>,
     /// The reason to close it when it comes back, if its borrower has found one.
     pub(super) finished: Option<Finished>,

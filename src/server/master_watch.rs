@@ -1,5 +1,5 @@
-//! The watch on the master: for as long as anybody waits or holds, it is asked each second which
-//! server is the master, and the leases' connection is checked.
+//! The watch on the master: for as long as anybody waits or holds, it asks each second which server
+//! is the master, and checks the leases' connection.
 //!
 //! A master that was replaced goes on granting locks until it learns of that, so this depends on
 //! nothing that a server may refuse: the listener's thread keeps the watch while it listens, and

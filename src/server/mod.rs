@@ -3,10 +3,10 @@
 //! [`redis`](self::redis) implements it for a real server. It sends calls on the pool's connections
 //! and on three connections of its own. The heads of the queues use the one in [`waiters`], the
 //! keeper renews on the one in [`renewals`], and the [`listener`] receives notifications of changes
-//! of the keys that were read on these two, which are [`tracked`]. Its thread also keeps the
-//! [watch on the master](master_watch), whether or not the server lets it listen. Calls that many
-//! threads send at once share a write: [`outbox`]. [`cluster`] has one such server for each shard
-//! of a Redis Cluster.
+//! of the keys that were read on these two, which are [`tracked`]. The listener's thread also
+//! keeps the [watch on the master](master_watch), whether or not the server lets it listen. Calls
+//! that many threads send at once share a write: [`outbox`]. [`cluster`] has one such server for
+//! each shard of a Redis Cluster.
 //!
 //! The callers are `locks` on the callers' threads, `renewing` on the renewing thread, and the
 //! listener's thread.

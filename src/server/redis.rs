@@ -237,8 +237,8 @@ impl Server for RedisServer {
                 return Ok(reply);
             };
             let resends = if is_from_replica(error) {
-                // It did nothing. The next connection may lead to the new master: at once, and later
-                // too for a call with a deadline.
+                // It did nothing. The next connection may lead to the new master: at once, and
+                // later too for a call with a deadline.
                 let is_first = !mem::replace(&mut was_refused, true);
                 is_first || patience.by.is_some() && pauses.pause(sending.whole_by)
             } else {

@@ -175,9 +175,9 @@ impl RenewalsConnection {
         }
     }
 
-    /// Sends the batch and reads the replies. Returns whether the connection is open afterwards, and
-    /// the replies that came. The listener's thread may be using or reopening it: the wait for that
-    /// has the same limit as the replies.
+    /// Sends the batch and reads the replies. Returns whether the connection is open afterwards,
+    /// and the replies that came. The listener's thread may be using or reopening it: the wait for
+    /// that has the same limit as the replies.
     fn converse(
         &self,
         packed: &[u8],

@@ -147,7 +147,9 @@ pub(crate) fn within<T: Send + 'static>(
         return taken.map_or_else(|| Err(too_late()), |work| work());
     }
     drop(work);
-    match result.recv_timeout(limit.saturating_add(GRACE)) {
+    let replied = result.recv_timeout(limit.saturating_add(GRACE));
+    // If the whole process was stopped meanwhile, the reply is there and not read yet.
+    match replied.or_else(|_| result.recv_timeout(GRACE)) {
         Ok(result) => result.unwrap_or_else(|| Err(too_late())),
         Err(mpsc::RecvTimeoutError::Timeout) => {
             // A thread that is forked holds no lock of its parent's threads: it does not wait.

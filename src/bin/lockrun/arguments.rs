@@ -74,8 +74,8 @@ pub(crate) struct Arguments {
 
     /// Prefix of the lock's key
     ///
-    /// Commands with different prefixes do not exclude each other, if no prefix begins with another.
-    /// It may be empty.
+    /// Commands with different prefixes do not exclude each other, if no prefix begins with
+    /// another. It may be empty.
     #[arg(
         long,
         env = "LEASEHOLD_PREFIX",

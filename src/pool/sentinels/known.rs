@@ -194,7 +194,7 @@ mod tests {
         (0..of.len()).flat_map(first).collect()
     }
 
-    /// What one knows whom all of these sentinels have told of this master.
+    /// The state after all of these sentinels have named this master.
     fn known(said: Said, count: usize, now: Instant) -> Known {
         let mut known = Known::default();
         for which in 0..count {

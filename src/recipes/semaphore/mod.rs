@@ -3,10 +3,11 @@
 //! The key `lock:NAME` is a sorted set. A member is a holder's token, and its score the end of that
 //! holder's permit in milliseconds by the server's clock. So each holder has its own lease: the
 //! permit of a crashed holder is free once its lease has ended, even if others renew theirs, and a
-//! release removes only its own permit. The companion, a hash, has a field for each permit. It
+//! release removes only its own permit. The companion, a hash, has a field for each permit: it
 //! marks the set as ours, since other programs have sorted sets too, and shows operators who holds
-//! permits and since when. Both keys are deleted with the last permit. If the companion is lost, holders
-//! renew and release as before, and nobody gets a new permit until the last of them has ended.
+//! permits and since when. Both keys are deleted with the last permit. If the companion is lost,
+//! holders renew and release as before, and nobody gets a new permit until the last of them has
+//! ended.
 //!
 //! # The number of permits
 //!

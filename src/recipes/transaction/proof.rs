@@ -21,7 +21,7 @@ scripts! {
     PROVE = "prove.lua";
 }
 
-/// What is sent and watched to prove, while the locks are watched, that they are ours.
+/// The keys and reads that prove, while the locks are watched, that they are ours.
 pub(crate) struct Proof<'a> {
     /// The keys of the locks, which are watched first.
     pub(in crate::recipes) keys: Vec<&'a str>,
@@ -31,7 +31,7 @@ pub(crate) struct Proof<'a> {
     checks: Vec<Check<'a>>,
 }
 
-/// What the replies to some reads have to show about the lock of this name.
+/// The fact that the replies to some reads have to show about the lock of this name.
 struct Check<'a> {
     name: &'a str,
     reads: usize,

@@ -185,7 +185,7 @@ impl Entry {
             }
             ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, tell, ended]) => {
                 if self.companion.fence <= number(ended)? && self.entered_by(owner, now).is_some() {
-                    // What is left of a hold after a failover.
+                    // The remains of a hold after a failover.
                     self.lock = None;
                 }
                 self.enter(owner, token, now.after(number(lease)?), tell, now)

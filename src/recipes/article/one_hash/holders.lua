@@ -13,8 +13,8 @@
 -- maximum hold counts as absent, and the next script that writes removes it. Everything is checked
 -- before the first write, and any other field or value stops the script.
 
--- `holders` will have the timestamps of the current holders by field, `over` the fields that are too
--- old, and `count` the number of all fields.
+-- `holders` will have the timestamps of the current holders by field, `over` the fields that are
+-- too old, and `count` the number of all fields.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + time[2] / 1000
 local stamp = string.format('%.3f', now)
