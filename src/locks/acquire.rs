@@ -15,7 +15,9 @@
 //!
 //! No mutex is locked here during a round trip, except that of the connection that all heads share,
 //! inside [`ask_for_head`](crate::server::Server::ask_for_head). A place locks the queues, and the
-//! start of a lease locks the keeper, each briefly and never one within the other.
+//! start of a lease locks the keeper, each briefly and never one within the other. While the queues
+//! are locked, the wait for a lock of a set also locks the list of the locks that the set holds, and
+//! within it the facts of each.
 //!
 //! The wait for a lock of a set is a [`SetWait`] of the set's: the loss of a lock that the set holds
 //! ends it as a cancel does, and `Contended` tells the set's whole wait.
@@ -109,7 +111,9 @@ impl<'a> SetWait<'a> {
 
     /// Adds the loss of a held lock to what cancels the wait.
     fn cancel(&self, cancel: Option<&Cancel>) -> Option<Cancel> {
-        let Some(held) = self.held.map(Arc::clone) else {
+        // The wait for the first lock of a set needs no poll.
+        let held = self.held.filter(|held| !held.lock().is_empty());
+        let Some(held) = held.map(Arc::clone) else {
             return cancel.cloned();
         };
         let is_lost = |lease: &Handle| lease.lease_state().lost().is_some();
