@@ -20,7 +20,7 @@ use super::{
 use crate::{
     error::{Error, Result, is_left_by_replicas},
     time::Deadline,
-    wire::{Bounds, Finished},
+    wire::{Bounds, Finished, Spares},
 };
 
 /// The pause between attempts while the server that is named as the master is not one yet.
@@ -192,6 +192,7 @@ struct Route {
     /// Counts how often the server was found to be a replica: its address may lead to another
     /// server by then.
     left: AtomicU64,
+    spares: Spares,
 }
 
 impl Connector {
@@ -206,6 +207,7 @@ impl Connector {
             locator,
             limits,
             left: AtomicU64::new(0),
+            spares: Spares::default(),
         }))
     }
 
@@ -410,6 +412,7 @@ impl Connector {
         Bounds {
             peer: self.server(),
             limit: limit.unwrap_or(self.0.limits.answer),
+            spares: self.0.spares.clone(),
         }
     }
 

@@ -17,4 +17,4 @@ pub(crate) use script::{
     BusyReply, Call, Script, ask, count, fencing_token, is_unknown_script, scripts, yes_or_no,
 };
 pub(crate) use watch::{WatchReplies, Watched, command};
-pub(crate) use within::{Bounds, bounding, within};
+pub(crate) use within::{Bounds, Spares, bounding, within};

@@ -13,12 +13,12 @@
 //!   not used for a connection that has just answered: a thread of its own takes as long as half a
 //!   round trip to a near server.
 //!
-//! Locks: `LEFT` and `CLOSED`, for a moment each.
+//! Locks: `LEFT` and the [`Spares`] of a pool, for a moment each.
 
 use std::{
     any::Any,
     cell::RefCell,
-    io, mem, ptr,
+    fmt, io, mem, ptr,
     sync::{Arc, Weak, mpsc},
     thread,
     time::Duration,
@@ -35,20 +35,44 @@ const GRACE: Duration = Duration::from_millis(50);
 /// At most this many threads are left behind with one peer. After that it is asked nothing until
 /// one of them ends.
 const MOST_LEFT: usize = 8;
-/// At most this many closed connections are stored: each has a socket.
-const MOST_STORED: usize = 16;
+/// At most this many spare connections are kept: each has a socket.
+const MOST_SPARES: usize = 16;
 
 /// The peers and the work of the threads that were left behind. Each has the `Arc` while it runs.
 static LEFT: Mutex<Vec<(String, Weak<dyn Any + Send + Sync>)>> = Mutex::new(Vec::new());
 
-/// Closed connections, to be left in a caller's hands.
-static CLOSED: Mutex<Vec<Connection>> = Mutex::new(Vec::new());
+/// Closed connections, each to be left in a caller's hands while a thread reads. They end with the
+/// pool that they belong to.
+#[derive(Clone, Default)]
+pub(crate) struct Spares(Arc<Mutex<Vec<Connection>>>);
+
+impl Spares {
+    fn take(&self) -> RedisResult<Connection> {
+        let kept = self.0.try_lock().and_then(|mut kept| kept.pop());
+        kept.map_or_else(closed_connection, Ok)
+    }
+
+    fn put(&self, closed: Connection) {
+        if let Some(mut kept) = self.0.try_lock()
+            && kept.len() < MOST_SPARES
+        {
+            kept.push(closed);
+        }
+    }
+}
+
+impl fmt::Debug for Spares {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spares").finish_non_exhaustive()
+    }
+}
 
 /// The limit for replies on one connection.
 #[derive(Clone)]
 pub(crate) struct Bounds {
     pub(crate) peer: String,
     pub(crate) limit: Duration,
+    pub(crate) spares: Spares,
 }
 
 thread_local! {
@@ -102,8 +126,7 @@ pub(super) fn alone<T: Send + 'static>(
     bounds: &Bounds,
     work: impl FnOnce(&mut Connection) -> T + Send + 'static,
 ) -> RedisResult<T> {
-    let stored = CLOSED.try_lock().and_then(|mut closed| closed.pop());
-    let Some(closed) = stored.or_else(|| closed_connection().ok()) else {
+    let Ok(closed) = bounds.spares.take() else {
         return Ok(work(conn));
     };
     let mut connection = mem::replace(conn, closed);
@@ -111,12 +134,7 @@ pub(super) fn alone<T: Send + 'static>(
         let done = work(&mut connection);
         Ok((connection, done))
     })?;
-    let closed = mem::replace(conn, connection);
-    if let Some(mut stored) = CLOSED.try_lock()
-        && stored.len() < MOST_STORED
-    {
-        stored.push(closed);
-    }
+    bounds.spares.put(mem::replace(conn, connection));
     Ok(done)
 }
 
