@@ -132,6 +132,7 @@ pub(crate) struct Patience<'a> {
     /// The longest wait for a connection while all are lent.
     pub(crate) wait_while_all_lent: Duration,
     /// The deadline for the connection and the reply, if it is sooner than the pool's time-outs.
+    /// With a deadline, a call that a replica refuses is sent again until then; without one, once.
     pub(crate) by: Option<Deadline>,
     /// If the key has moved to another server, return the refusal instead of asking that server.
     #[cfg_attr(
