@@ -72,16 +72,9 @@ impl RedisServer {
         RenewalsConnection::on(Arc::clone(&self.leases))
     }
 
-    /// Sends a call. If another server became the master before the reply, the reply does not
-    /// count: the call is treated as lost on a closed connection.
-    fn send(&self, sending: &Sending<'_>) -> Result<Reply> {
-        let epoch = self.connector.epoch();
-        let mut reply = self.send_by_either(sending)?;
-        self.heard(&mut reply, epoch);
-        Ok(reply)
-    }
-
-    /// `epoch`: before the call was sent.
+    /// Judges a reply. If another server became the master before it came, it does not count: the
+    /// call is treated as lost on a closed connection. `epoch`: of the connection, or from before
+    /// the call was sent.
     fn heard(&self, reply: &mut Reply, epoch: Epoch) {
         if reply.answer.is_ok() && self.connector.epoch() != epoch {
             reply.answer = Err(no_answer());
@@ -97,7 +90,7 @@ impl RedisServer {
     }
 
     /// Sends a call alone while few are under way, otherwise in one write with others.
-    fn send_by_either(&self, sending: &Sending<'_>) -> Result<Reply> {
+    fn send(&self, sending: &Sending<'_>) -> Result<Reply> {
         if sending.call.replicas().is_some() {
             // `WAIT` has to go on the connection that has written, and would hold up other calls.
             return self.send_alone(sending);
@@ -106,11 +99,13 @@ impl RedisServer {
         if Arc::strong_count(&under_way) <= 1 + FEW.min(self.pool.size()) {
             return self.send_alone(sending);
         }
+        let epoch = self.connector.epoch();
         match self.send_together(sending)? {
-            Some(reply) if !reply.answer.as_ref().is_err_and(is_unknown_script) => Ok(Reply {
-                again: sending.again,
-                ..reply
-            }),
+            Some(mut reply) if !reply.answer.as_ref().is_err_and(is_unknown_script) => {
+                reply.again = sending.again;
+                self.heard(&mut reply, epoch);
+                Ok(reply)
+            }
             // The call alone may carry the script's source, may find a free connection, or gets the
             // pool's error.
             _ => self.send_alone(sending),
@@ -123,7 +118,9 @@ impl RedisServer {
         let sent = time::now();
         let answer = answered_by(&mut conn, sending, self.limits().answer);
         close_if_finished(&mut conn, answer.as_ref().err());
-        Ok(Reply::untracked(answer, sent, sending.again))
+        let mut reply = Reply::untracked(answer, sent, sending.again);
+        self.heard(&mut reply, conn.epoch());
+        Ok(reply)
     }
 
     /// Sends a call in one write with others. `None`: it was not sent within the time for getting a
@@ -162,13 +159,14 @@ impl RedisServer {
         patience: Patience<'_>,
         teaching: bool,
     ) -> Vec<Result<Reply>> {
-        let (epoch, wait) = (self.connector.epoch(), patience.wait_while_all_lent);
+        let wait = patience.wait_while_all_lent;
         let whole = patience.by.map_or(Duration::MAX, Deadline::remaining);
         let mut conn = match self.pool.get_here(wait, whole, patience.cancel) {
             Ok(conn) => conn,
             Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
         };
-        let (sent, mut replies) = (time::now(), Vec::with_capacity(calls.len()));
+        let (sent, epoch) = (time::now(), conn.epoch());
+        let mut replies = Vec::with_capacity(calls.len());
         let mut hear = |answer: RedisResult<Value>| {
             let answer = answer.and_then(Value::extract_error);
             let mut reply = Reply::untracked(answer, sent, false);
@@ -231,16 +229,16 @@ impl Server for RedisServer {
             again: false,
         };
         let mut reply = self.send(&sending)?;
-        let (again, mut was_refused, mut pauses) = (OnceCell::new(), false, Backoff::new());
+        let (again, mut replicas) = (
+            OnceCell::new(),
+            ReplicasMet::new(patience, sending.whole_by),
+        );
         loop {
             let Err(error) = &reply.answer else {
                 return Ok(reply);
             };
             let resends = if is_from_replica(error) {
-                // It did nothing. The next connection may lead to the new master: at once, and
-                // later too for a call with a deadline.
-                let is_first = !mem::replace(&mut was_refused, true);
-                is_first || patience.by.is_some() && pauses.pause(sending.whole_by)
+                replicas.goes_on()
             } else {
                 goes_elsewhere(error) && !sending.again
             };
@@ -253,7 +251,7 @@ impl Server for RedisServer {
             }
             match self.send(&sending) {
                 Ok(next) => reply = next,
-                Err(_) if was_refused && patience.by.is_some() => {}
+                Err(_) if replicas.were_met && patience.by.is_some() => {}
                 Err(_) => return Ok(reply),
             }
         }
@@ -263,30 +261,43 @@ impl Server for RedisServer {
         if let [call] = calls {
             return vec![self.ask(call, patience)];
         }
+        let whole_by = Deadline::after(self.pool.get_timeout());
+        let whole_by = whole_by.or_sooner(patience.by.and_then(Deadline::moment));
+        let mut replicas = ReplicasMet::new(patience, whole_by);
         let mut replies = self.send_all(calls, patience, false);
-        let goes_again: Vec<(usize, bool)> = (replies.iter().enumerate())
-            .filter_map(|(place, reply)| {
-                let error = reply.as_ref().ok()?.answer.as_ref().err()?;
+        let mut were_repeated = vec![false; calls.len()];
+        loop {
+            let refusal =
+                |reply: &Result<Reply>| reply.as_ref().ok()?.answer.as_ref().err().cloned();
+            let refusals: Vec<_> = replies.iter().map(refusal).collect();
+            let met_a_replica = refusals.iter().flatten().any(is_from_replica);
+            let goes_on = met_a_replica && replicas.goes_on();
+            let goes_again = |(place, refusal): (usize, &Option<RedisError>)| {
+                let error = refusal.as_ref()?;
                 let was_sent = goes_elsewhere(error);
-                let goes = was_sent || is_unknown_script(error) || is_from_replica(error);
+                let goes = if is_from_replica(error) {
+                    goes_on
+                } else {
+                    let may_have = was_sent || is_unknown_script(error);
+                    may_have && !mem::replace(&mut were_repeated[place], true)
+                };
                 goes.then_some((place, was_sent))
-            })
-            .collect();
-        if goes_again.is_empty() {
-            return replies;
-        }
-        let again = goes_again.iter().map(|(place, _)| calls[*place].clone());
-        let again: Vec<Call> = again.map(Call::again).collect();
-        let again = self.send_all(&again, patience, true);
-        for ((place, was_sent), reply) in goes_again.into_iter().zip(again) {
-            if let Ok(reply) = reply {
-                replies[place] = Ok(Reply {
-                    again: was_sent,
-                    ..reply
-                });
+            };
+            let goes_again: Vec<_> = refusals.iter().enumerate().filter_map(goes_again).collect();
+            if goes_again.is_empty() {
+                return replies;
+            }
+            let again = goes_again.iter().map(|(place, _)| calls[*place].clone());
+            let again: Vec<Call> = again.map(Call::again).collect();
+            let again = self.send_all(&again, patience, true);
+            for ((place, was_sent), reply) in goes_again.into_iter().zip(again) {
+                if let Ok(mut reply) = reply {
+                    let before = replies[place].as_ref();
+                    reply.again = was_sent || before.is_ok_and(|before| before.again);
+                    replies[place] = Ok(reply);
+                }
             }
         }
-        replies
     }
 
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
@@ -351,6 +362,32 @@ fn close_if_finished(conn: &mut PooledConnection, error: Option<&RedisError>) ->
     };
     conn.close_when_returned(finished);
     true
+}
+
+/// Decides whether a call that met a replica is sent again. The replica did nothing, and the next
+/// connection may lead to the new master: at once, and later too for a call with a deadline.
+struct ReplicasMet {
+    were_met: bool,
+    has_deadline: bool,
+    whole_by: Deadline,
+    pauses: Backoff,
+}
+
+impl ReplicasMet {
+    fn new(patience: Patience<'_>, whole_by: Deadline) -> Self {
+        Self {
+            were_met: false,
+            has_deadline: patience.by.is_some(),
+            whole_by,
+            pauses: Backoff::new(),
+        }
+    }
+
+    /// Pauses, unless this is the first time.
+    fn goes_on(&mut self) -> bool {
+        let is_first = !mem::replace(&mut self.were_met, true);
+        is_first || self.has_deadline && self.pauses.pause(self.whole_by)
+    }
 }
 
 /// Returns true if a call that met this error is sent once more, on another connection.

@@ -156,20 +156,22 @@ fn the_first_write_after_a_failover_reaches_the_new_master_before_it_returns() {
 /// The old master has become a replica before the address leads to the new one.
 #[test]
 fn a_release_goes_on_until_the_address_leads_to_the_new_master() {
-    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
-    let address = Address::of(&old);
-    let locks = crate::plainly(&address.url()).with(Options::new().lease(MINUTE));
-    let lease = locks.lock("a").acquire(LONG).unwrap();
-    copy(&old, &new);
-    address.lead_to(&old, &old);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            thread::sleep(300 * MS);
-            address.target.store(new.port(), Ordering::SeqCst);
+    for names in [&["a"][..], &["a", "b"]] {
+        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+        let address = Address::of(&old);
+        let locks = crate::plainly(&address.url()).with(Options::new().lease(MINUTE));
+        let leases = locks.all_of(names).acquire(LONG).unwrap();
+        copy(&old, &new);
+        address.lead_to(&old, &old);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(300 * MS);
+                address.target.store(new.port(), Ordering::SeqCst);
+            });
+            leases.release().unwrap();
         });
-        lease.release().unwrap();
-    });
-    assert!(!has_lock(&new));
+        assert!(!has_lock(&new), "{names:?}");
+    }
 }
 
 /// True once the time left of the lock has grown.

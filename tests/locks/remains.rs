@@ -90,6 +90,28 @@ fn the_remains_of_a_hold_that_has_ended_give_no_old_fencing_token() {
     });
 }
 
+/// The server's clock was set back, and the companion is lost.
+#[test]
+fn a_token_exceeds_the_last_one_that_the_owner_had() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let lock = crate::connect(&server.url()).reentrant("a");
+        lock.acquire(LONG).unwrap().release().unwrap();
+        let later = 4_000_000_000_000_000_u64;
+        let () = conn.hset(KEYS[1], "fence", later).unwrap();
+        let last = lock.acquire(LONG).unwrap();
+        let before = last.fencing_token();
+        last.release().unwrap();
+        let () = conn.del(KEYS[1]).unwrap();
+        let (first, second) = (lock.acquire(LONG).unwrap(), lock.acquire(LONG).unwrap());
+        assert!(first.fencing_token() > before);
+        first.verify().unwrap();
+        second.release().unwrap();
+        first.verify().unwrap();
+    });
+}
+
 /// The number says nothing about a later hold.
 #[test]
 fn a_later_hold_of_the_same_owner_is_entered() {

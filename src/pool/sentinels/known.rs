@@ -1,13 +1,13 @@
 //! Decides which of the sentinels' answers to believe.
 //!
 //! [`elected`] compares the last answers of all: the greatest config-epoch counts, and among equal
-//! ones the address that most name. What follows for the known master:
+//! ones the address that more than half of all sentinels name. What follows for the known master:
 //!
 //! - A newer configuration replaces it at once.
 //! - Another address for the same configuration replaces it if more than half of the sentinels name
 //!   it: a group that is set up anew counts its epochs from 0 again.
-//! - An older configuration does so if more than half of the sentinels have answered and nobody has
-//!   named the known one for [`COUNTS`]: their epochs were set back.
+//! - Any other configuration does so once nobody has named the known one for [`COUNTS`]: the epochs
+//!   were set back. A process that starts then knows no other either.
 //! - Until then, and while no address has most answers, the sentinels are in dispute: no lock is
 //!   requested from anyone, and what is held stays where it is.
 
@@ -68,13 +68,13 @@ impl fmt::Display for NamedMaster {
     }
 }
 
-/// Returns the configuration with the greatest epoch, if more than half of those that name this
-/// epoch agree on its address.
-fn elected<'a>(answers: &[&'a NamedMaster]) -> Option<&'a NamedMaster> {
+/// Returns the configuration with the greatest epoch, if all that name this epoch agree on its
+/// address, or more than half of all `count` sentinels do. A silent one may name either.
+fn elected<'a>(answers: &[&'a NamedMaster], count: usize) -> Option<&'a NamedMaster> {
     let greatest = answers.iter().map(|it| it.config_epoch).max()?;
     let newest = || (answers.iter().copied()).filter(|it| it.config_epoch == greatest);
     let votes = |one| newest().filter(|it| *it == one).count();
-    newest().find(|one| 2 * votes(*one) > newest().count())
+    newest().find(|one| votes(*one) == newest().count() || 2 * votes(*one) > count)
 }
 
 impl Known {
@@ -150,16 +150,17 @@ impl Known {
     /// contradiction.
     fn agreed(&self, count: usize, is_forgotten: bool) -> Option<NamedMaster> {
         let answers: Vec<_> = self.answers().map(|(_, said)| said).collect();
-        let elected = elected(&answers)?;
+        let elected = elected(&answers, count)?;
         let Some(known) = &self.master else {
             return Some(elected.clone());
         };
-        let are_most = |votes: usize| 2 * votes > count;
         let votes = answers.iter().filter(|said| **said == elected).count();
+        // Once the known one is forgotten, a new process would believe the elected one, however few
+        // have answered.
         let replaces = match elected.config_epoch.cmp(&known.config_epoch) {
             Ordering::Greater => true,
-            Ordering::Equal => are_most(votes),
-            Ordering::Less => are_most(answers.len()) && is_forgotten,
+            Ordering::Equal => 2 * votes > count || is_forgotten,
+            Ordering::Less => is_forgotten,
         };
         let is_here = elected.address == known.address;
         let believed = if replaces { elected } else { known };
@@ -251,15 +252,21 @@ mod tests {
 
     /// From each of these seconds on, the three give these answers every second. `None`: silence.
     #[test]
-    fn an_older_configuration_needs_most_answers_and_ten_seconds_without_the_known_one() {
+    fn an_older_configuration_needs_ten_seconds_without_the_known_one() {
         type Answers = [Option<Said>; 3];
         let start = Instant::now();
-        let (known_one, same, back, next) =
-            (Some((1, 7)), Some((1, 1)), Some((2, 1)), Some((3, 2)));
+        let (known_one, other) = (Some((1, 7)), Some((2, 7)));
+        let (same, back, next) = (Some((1, 1)), Some((2, 1)), Some((3, 2)));
         for (answers, changed) in [
             (&[(0, [back, back, back])][..], Some(10)),
             (&[(0, [back, None, back])], Some(10)),
-            (&[(0, [None, None, back])], None),
+            (&[(0, [None, None, back])], Some(10)),
+            (&[(0, [None, None, other])], Some(10)),
+            (
+                &[(0, [None, None, other]), (5, [known_one, None, None])],
+                None,
+            ),
+            (&[(0, [None, other, other])], Some(0)),
             (&[(0, [back; 3]), (5, [None, known_one, None])], None),
             (
                 &[

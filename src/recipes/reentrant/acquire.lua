@@ -44,7 +44,7 @@ local fence = beside.fence
 if known then
   remove_over()
 else
-  fence = start_companion()
+  fence = start_companion(ARGV[5])
 end
 redis.call('HSET', KEYS[2], ours, string.format('%.0f', ends[ours]))
 outlive(left, longest)

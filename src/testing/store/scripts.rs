@@ -188,6 +188,9 @@ impl Entry {
                     // The remains of a hold after a failover.
                     self.lock = None;
                 }
+                if self.lock.is_none() {
+                    self.companion.fence = self.companion.fence.max(number(ended)?);
+                }
                 self.enter(owner, token, now.after(number(lease)?), tell, now)
             }
             ("RENEW_REENTRANT", [_, _, owner, token, lease, _]) => {
