@@ -1,6 +1,7 @@
 //! No call writes after its hold has ended, even if another hold keeps the lock's key.
 
 use std::{
+    sync::atomic::{AtomicU32, Ordering},
     thread,
     time::{Duration, SystemTime},
 };
@@ -147,7 +148,10 @@ fn nothing_is_written_after_the_end_of_a_hold() {
     let kinds = KINDS.into_iter();
     let cases = kinds.flat_map(|kind| CALLS.map(|call| (kind, call)));
     let server = Server::start().unwrap();
+    // A case that the machine was too slow for begins again, with names of its own.
+    let attempts = AtomicU32::new(0);
     at_once(cases, |((kind, lock_of), (name, call))| {
+        let attempt = attempts.fetch_add(1, Ordering::SeqCst);
         let proxy = Proxy::in_front_of(&server).unwrap();
         let mut conn = server.connection().unwrap();
         let locks = crate::plainly(&proxy.url());
@@ -159,7 +163,7 @@ fn nothing_is_written_after_the_end_of_a_hold() {
             End::Deleted,
             End::Taken,
         ] {
-            let name = format!("{{{kind} {name} {end:?}}}");
+            let name = format!("{{{kind} {name} {end:?} {attempt}}}");
             let theirs = lock_of(&others, &name).with(Options::new().lease(2 * LONG));
             another_hold(kind, &theirs, &mut conn);
             let job = Job {

@@ -14,7 +14,7 @@ use crate::common::{
     Fake, LONG, MS, Proxy, SLACK, Server,
     fake::TRICKLE,
     hold::every_kind,
-    wait::{PATIENCE, at_once, unless_halted},
+    wait::{PATIENCE, at_once, comes_true, unless_halted},
 };
 
 /// Each time-out of the pool.
@@ -151,7 +151,7 @@ fn no_call_on_an_idle_connection_waits_for_a_trickling_answer() {
         let what = format!("{name} of {}", lock.name());
         let call: Box<dyn FnOnce() -> Result<()> + Send> = match call {
             OfLock(call) => {
-                let _ = lock.inspect().unwrap();
+                assert!(comes_true(|| lock.inspect().is_ok()));
                 Box::new(move || call(&lock))
             }
             OfLease(call) => {
