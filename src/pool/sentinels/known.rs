@@ -250,6 +250,21 @@ mod tests {
         }
     }
 
+    /// A silent sentinel may name either: a new process and an old one need the same majority.
+    #[test]
+    fn of_those_that_contradict_each_other_one_needs_most_of_all_sentinels() {
+        let now = Instant::now();
+        for (count, expected) in [(3, Some((2, 0))), (4, None), (5, None)] {
+            for mut one in [Known::default(), known((1, 0), 1, now)] {
+                for (which, port) in [(0, 1), (1, 2), (2, 2)] {
+                    one.note(which, master((port, 0)), now);
+                }
+                one.settle(count, now);
+                assert_eq!(believed(&one), expected.map(master), "{count}");
+            }
+        }
+    }
+
     /// From each of these seconds on, the three give these answers every second. `None`: silence.
     #[test]
     fn an_older_configuration_needs_ten_seconds_without_the_known_one() {
