@@ -409,11 +409,8 @@ impl Connector {
     /// Returns the bounds of a call on a connection to the server. `limit`: if it is not one I/O
     /// time-out.
     pub(crate) fn bounds(&self, limit: Option<Duration>) -> Bounds {
-        Bounds {
-            peer: self.server(),
-            limit: limit.unwrap_or(self.0.limits.answer),
-            spares: self.0.spares.clone(),
-        }
+        let limit = limit.unwrap_or(self.0.limits.answer);
+        Bounds::new(&self.server(), limit, self.0.spares.clone())
     }
 
     /// Returns the name of the server for errors.

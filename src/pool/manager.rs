@@ -25,8 +25,6 @@ use crate::{
 
 /// A connection that was idle for longer is sent a `PING` before it is lent.
 const IDLE_BEFORE_PING: Duration = Duration::from_secs(30);
-/// A peer that has answered within this time is trusted not to send its next reply byte by byte.
-pub(crate) const JUST_ANSWERED: Duration = Duration::from_millis(100);
 /// With sentinels, a connection is lent only if they were asked within this time.
 const SAID_LATELY: Duration = Duration::from_secs(1);
 
@@ -42,8 +40,8 @@ pub(super) struct Lendable {
     /// The errors that its borrower has met since it was lent.
     lending: Lending,
     returned: Instant,
-    /// The bounds of a call on it, unless it answered just before it was lent.
-    pub(super) bounds: Option<Bounds>,
+    /// The bounds of a call on it.
+    pub(super) bounds: Bounds,
     /// The reason to close it when it comes back, if its borrower has found one.
     pub(super) finished: Option<Finished>,
     /// Its borrower had direct access to it, and may have changed its time-outs.
@@ -138,7 +136,7 @@ impl PoolState {
             lent: asked,
             lending: Lending::now(),
             returned: asked,
-            bounds: None,
+            bounds: self.connector.bounds(None),
             finished: None,
             touched: AtomicBool::new(false),
         })
@@ -156,7 +154,6 @@ impl PoolState {
         connection.lent = time::now();
         connection.lending = Lending::now();
         let idle = connection.lent.duration_since(connection.returned);
-        connection.bounds = (is_new || idle >= JUST_ANSWERED).then(|| self.connector.bounds(None));
         self.connector.check(SAID_LATELY);
         if connection.epoch != self.connector.epoch() {
             connection.finished = Some(Finished::Replica);
@@ -164,13 +161,16 @@ impl PoolState {
         }
         let doubted = self.broken.lock().is_some_and(|at| connection.proven <= at);
         let io_timeout = self.connector.limits().answer;
+        connection.bounds.limit = io_timeout;
         let (mut proof, mut limit) = (Ok(()), io_timeout);
         if doubted || idle >= IDLE_BEFORE_PING {
             connection.proven = connection.lent;
             *connection.touched.get_mut() = true;
             limit = deadline.remaining_up_to(io_timeout);
-            let bounds = Some(self.connector.bounds(Some(limit)));
-            proof = bounding(&mut connection.connection, bounds, |it| ping(it, limit));
+            connection.bounds.limit = limit;
+            let (conn, bounds) = (&mut connection.connection, &mut connection.bounds);
+            proof = bounding(conn, bounds, |conn| ping(conn, limit));
+            connection.bounds.limit = io_timeout;
             connection.lent = time::now();
         }
         if proof.is_ok() && mem::take(connection.touched.get_mut()) {

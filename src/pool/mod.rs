@@ -44,8 +44,7 @@ use dial::set_timeouts;
 pub(crate) use dial::{asked, with_address};
 #[cfg(feature = "cluster")]
 pub(crate) use login::{Access, LoginResult};
-pub(crate) use manager::JUST_ANSWERED;
-use manager::{Manager, PoolState};
+use manager::{Lendable, Manager, PoolState};
 pub(crate) use reasons::{failure, is_unknown_command};
 #[cfg(feature = "cluster")]
 pub(crate) use reasons::{last_that_may_pass, no_useful_answer};
@@ -424,20 +423,20 @@ impl PooledConnection {
     }
 
     /// Runs a call of the library on it. Each exchange ends within one I/O time-out, however slowly
-    /// the reply comes, unless the connection has just answered another call.
+    /// the reply comes, unless the connection has just answered another call at once.
     ///
     /// The closure does not change the time-outs, so that these need not be reset.
     pub(crate) fn asked<T>(&mut self, ask: impl FnOnce(&mut Connection) -> T) -> T {
-        let bounds = self.connection.bounds.clone();
-        bounding(&mut self.connection.connection, bounds, ask)
+        let Lendable {
+            connection, bounds, ..
+        } = &mut *self.connection;
+        bounding(connection, bounds, ask)
     }
 
     /// Ends the exchanges of the next call sooner than one I/O time-out.
     pub(crate) fn hurry(&mut self, limit: Duration) -> RedisResult<()> {
         *self.connection.touched.get_mut() = true;
-        if let Some(bounds) = &mut self.connection.bounds {
-            bounds.limit = limit;
-        }
+        self.connection.bounds.limit = limit;
         set_timeouts(&self.connection.connection, limit)
     }
 }

@@ -16,10 +16,7 @@
 //! Locks: `slot` while the connection is used. It is unlocked before an observer is called, which
 //! locks the queues or the keeper.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Connection, ErrorKind, RedisError, RedisResult};
@@ -27,8 +24,8 @@ use redis::{Connection, ErrorKind, RedisError, RedisResult};
 use super::listener::{Listener, Tracking};
 use crate::{
     error::{Error, Result},
-    pool::{Connector, Epoch, JUST_ANSWERED, Opened},
-    time::{self, Deadline},
+    pool::{Connector, Epoch, Opened},
+    time::Deadline,
     wire::{self, Bounds, Finished, bounding},
 };
 
@@ -67,8 +64,10 @@ struct Open {
     /// The epoch of its destination: see [`Connector::epoch`].
     epoch: Epoch,
     tracking: Tracking,
-    /// When it has answered: keys that were read on it may be relied on.
-    answered: Option<Instant>,
+    /// It has answered: keys that were read on it may be relied on.
+    has_answered: bool,
+    /// The bounds of a call on it.
+    bounds: Bounds,
 }
 
 /// A tracked connection while it is used.
@@ -190,7 +189,8 @@ impl InUse<'_> {
             connection,
             epoch,
             tracking: Tracking::default(),
-            answered: None,
+            has_answered: false,
+            bounds: self.tracked.connector.bounds(None),
         });
         self.slot.limit = None;
         self.has_news |= self.slot.had_one && self.tracked.relied_on_by == ReliedOnBy::Leases;
@@ -210,15 +210,11 @@ impl InUse<'_> {
         // It is put back only after the call: a panic of redis-rs leaves no connection behind.
         let mut open = self.slot.open.take().ok_or_else(no_connection)?;
         self.slot.limit = limit;
-        let has_just_answered = open.answered.is_some_and(|at| at.elapsed() < JUST_ANSWERED);
-        let connector = &self.tracked.connector;
-        let bounds = (!has_just_answered).then(|| connector.bounds(limit));
-        let asked = open.ask(self.tracked.listener.as_deref(), limit, bounds, ask);
+        open.bounds.limit = limit.unwrap_or(self.tracked.connector.limits().answer);
+        let asked = open.ask(self.tracked.listener.as_deref(), limit, ask);
         let _ = (asked.as_ref()).inspect_err(|error| self.tracked.connector.was_refused(error));
         let finished = asked.as_ref().err().and_then(Finished::by_error);
-        if asked.is_ok() {
-            open.answered = Some(time::now());
-        }
+        open.has_answered |= asked.is_ok();
         self.slot.open = Some(open);
         if let Some(finished) = finished {
             self.finish(finished);
@@ -244,8 +240,7 @@ impl InUse<'_> {
             return;
         };
         self.tracked.connector.finished(closed.epoch, finished);
-        let relied_on = closed.answered.is_some();
-        self.has_news |= relied_on && self.tracked.relied_on_by == ReliedOnBy::Waiters;
+        self.has_news |= closed.has_answered && self.tracked.relied_on_by == ReliedOnBy::Waiters;
     }
 }
 
@@ -254,16 +249,22 @@ impl Open {
         &mut self,
         listener: Option<&Listener>,
         limit: Option<Duration>,
-        bounds: Option<Bounds>,
         ask: impl FnOnce(&mut Connection, bool) -> RedisResult<T>,
     ) -> RedisResult<T> {
         if limit.is_some() {
             self.connection.set_read_timeout(limit)?;
             self.connection.set_write_timeout(limit)?;
         }
-        bounding(&mut self.connection, bounds, |connection| {
+        let Self {
+            connection,
+            epoch,
+            tracking,
+            bounds,
+            ..
+        } = self;
+        bounding(connection, bounds, |connection| {
             let is_tracked = match listener {
-                Some(listener) => (self.tracking).point(connection, self.epoch, listener)?,
+                Some(listener) => tracking.point(connection, *epoch, listener)?,
                 None => false,
             };
             ask(connection, is_tracked)

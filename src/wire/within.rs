@@ -9,9 +9,9 @@
 //! - [`within`] is for connections that are being opened, and for questions of the library's own
 //!   threads.
 //! - [`bounding`] is for calls on a connection of the caller. The other files of this room read by
-//!   [`alone`], which leaves a closed connection in the caller's hands when the time is over. It is
-//!   not used for a connection that has just answered: a thread of its own takes as long as half a
-//!   round trip to a near server.
+//!   [`alone`], which leaves a closed connection in the caller's hands when the time is over. A
+//!   thread of its own takes 40 microseconds, as long as half a round trip to a near server. So a
+//!   connection that has just answered, and soon, is read without one: see [`AT_ONCE`].
 //!
 //! Locks: `LEFT` and the [`Spares`] of a pool, for a moment each.
 
@@ -21,13 +21,14 @@ use std::{
     fmt, io, mem, ptr,
     sync::{Arc, Weak, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
 use redis::{Connection, RedisError, RedisResult};
 
 use super::closed::closed_connection;
+use crate::time;
 
 /// The socket's own time-out ends a wait for a silent peer first, by this much: its error says
 /// more, and the connection comes back.
@@ -35,27 +36,29 @@ const GRACE: Duration = Duration::from_millis(50);
 /// At most this many threads are left behind with one peer. After that it is asked nothing until
 /// one of them ends.
 const MOST_LEFT: usize = 8;
-/// At most this many spare connections are kept: each has a socket.
-const MOST_SPARES: usize = 16;
+/// A peer whose last reply took less than this time is trusted, for as long as this, not to send its
+/// next one byte by byte.
+const AT_ONCE: Duration = Duration::from_millis(5);
+/// The longest wait for the spare connections, which other threads use for a moment each.
+const MOMENT: Duration = Duration::from_millis(10);
 
 /// The peers and the work of the threads that were left behind. Each has the `Arc` while it runs.
 static LEFT: Mutex<Vec<(String, Weak<dyn Any + Send + Sync>)>> = Mutex::new(Vec::new());
 
-/// Closed connections, each to be left in a caller's hands while a thread reads. They end with the
-/// pool that they belong to.
+/// Closed connections, each to be left in a caller's hands while a thread reads. There are as many
+/// as threads have read at once, and they end with the pool that they belong to.
 #[derive(Clone, Default)]
 pub(crate) struct Spares(Arc<Mutex<Vec<Connection>>>);
 
 impl Spares {
     fn take(&self) -> RedisResult<Connection> {
-        let kept = self.0.try_lock().and_then(|mut kept| kept.pop());
-        kept.map_or_else(closed_connection, Ok)
+        let kept = self.0.try_lock_for(MOMENT);
+        let spare = kept.and_then(|mut kept| kept.pop());
+        spare.map_or_else(closed_connection, Ok)
     }
 
     fn put(&self, closed: Connection) {
-        if let Some(mut kept) = self.0.try_lock()
-            && kept.len() < MOST_SPARES
-        {
+        if let Some(mut kept) = self.0.try_lock_for(MOMENT) {
             kept.push(closed);
         }
     }
@@ -70,9 +73,22 @@ impl fmt::Debug for Spares {
 /// The limit for replies on one connection.
 #[derive(Clone)]
 pub(crate) struct Bounds {
-    pub(crate) peer: String,
     pub(crate) limit: Duration,
-    pub(crate) spares: Spares,
+    peer: Arc<str>,
+    spares: Spares,
+    /// The moment until which the peer is trusted.
+    trusted_until: Option<Instant>,
+}
+
+impl Bounds {
+    pub(crate) fn new(peer: &str, limit: Duration, spares: Spares) -> Self {
+        Self {
+            limit,
+            peer: peer.into(),
+            spares,
+            trusted_until: None,
+        }
+    }
 }
 
 thread_local! {
@@ -89,20 +105,25 @@ impl Drop for Restored {
     }
 }
 
-/// Runs a closure, during which each exchange on this connection ends within these bounds.
+/// Runs a closure, during which each exchange on this connection ends within these bounds, unless
+/// the peer is trusted.
 pub(crate) fn bounding<T>(
     conn: &mut Connection,
-    bounds: Option<Bounds>,
+    bounds: &mut Bounds,
     run: impl FnOnce(&mut Connection) -> T,
 ) -> T {
-    let Some(bounds) = bounds else {
-        return run(conn);
-    };
-    let now = Some((ptr::from_ref(conn).addr(), bounds));
+    let begun = time::now();
+    let is_trusted = bounds.trusted_until.is_some_and(|moment| begun < moment);
+    let now = (!is_trusted).then(|| (ptr::from_ref(conn).addr(), bounds.clone()));
     // Fails in a thread that is ending.
     let before = BOUNDS.try_with(|bounds| bounds.replace(now));
-    let _restored = before.ok().map(Restored);
-    run(conn)
+    let restored = before.ok().map(Restored);
+    let done = run(conn);
+    drop(restored);
+    let ended = time::now();
+    let was_at_once = ended.duration_since(begun) < AT_ONCE;
+    bounds.trusted_until = was_at_once.then(|| ended + AT_ONCE);
+    done
 }
 
 /// The bounds of this connection, if it has any.

@@ -2,7 +2,7 @@
 //! the end of it.
 
 use std::{
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -20,7 +20,7 @@ use crate::common::{
 /// Each time-out of the pool.
 const TIME_OUT: Duration = Duration::from_millis(500);
 /// A connection that was idle for longer has not just answered.
-const IDLE: Duration = Duration::from_millis(150);
+const IDLE: Duration = Duration::from_millis(50);
 
 fn settings() -> PoolBuilder {
     Pool::builder()
@@ -181,5 +181,37 @@ fn a_lease_outlives_a_trickling_answer_to_its_renewal() {
         assert!(proxy.happened());
         thread::sleep(2_500 * MS);
         assert!(lease.is_held());
+    });
+}
+
+/// Each lock of a set is asked for just after the answer about the one before.
+#[test]
+fn no_set_on_a_far_server_waits_for_a_trickling_answer() {
+    let server = Server::start().unwrap();
+    let cases = (1..=3).flat_map(|at| [(at, false), (at, true)]);
+    at_once(cases, |(at, is_cancelled)| {
+        let proxy = Arc::new(Proxy::in_front_of(&server).unwrap());
+        let locks = Locks::connect_with(&proxy.url(), settings()).unwrap();
+        let cancel = Cancel::new();
+        let prefix = format!("{at}{is_cancelled}:");
+        let locks = locks.with(crate::options().prefix(&prefix).cancel(&cancel));
+        assert!(comes_true(|| locks.lock("a").inspect().is_ok()));
+        thread::sleep(IDLE);
+        proxy.delay_each(20 * MS);
+        let key = format!("{prefix}{at}");
+        proxy.at_command(1).about(&key).trickle();
+        let trickling = Arc::clone(&proxy);
+        let canceller = thread::spawn(move || {
+            assert!(trickling.happened(), "{key}");
+            if is_cancelled {
+                cancel.cancel();
+            }
+        });
+        let what = format!("lock {at} of a set, {is_cancelled}");
+        let (_, took) = ends(&what, move || {
+            locks.all_of(["1", "2", "3"]).acquire(TIME_OUT).map(drop)
+        });
+        assert!(took < 3 * TIME_OUT + SLACK, "{what}: {took:?}");
+        canceller.join().unwrap();
     });
 }

@@ -134,8 +134,11 @@ fn a_failure_that_has_passed_is_not_the_reason() {
     tool.signal(Signal::SIGSTOP);
     assert!(comes_true(|| !is_locked(&server)));
     tool.signal(Signal::SIGCONT);
+    // A renewal may have been under way when it was stopped: then its time-out is the reason.
     let ended = tool.ends_with(70);
-    assert!(ended.last().contains("renewed in time"), "{ended:?}");
+    let reason = ended.last();
+    assert!(reason.contains("could not be renewed"), "{ended:?}");
+    assert!(!reason.contains("NOPERM"), "{ended:?}");
 }
 
 fn a_command_may_run_for_longer_than_the_lease() {
