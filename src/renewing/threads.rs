@@ -104,14 +104,14 @@ impl Keeper {
     }
 
     /// Runs the renewing thread: takes the due batch, sends it in one round trip, and enters the
-    /// replies.
+    /// replies. If nobody else watches the master, it looks for another one while it has leases.
     ///
     /// `state` is locked, except while the thread sleeps, checks or opens the connection, sends, or
     /// runs hooks.
     fn renew(&self, mut renewals: Box<dyn Renewals>) {
         let (mut pauses, mut had_one) = (Backoff::between(FIRST_PAUSE, LAST_PAUSE), false);
         let mut state = self.state.lock();
-        while self.wait_until_due(&mut state) {
+        while self.wait_until_due(&mut state, renewals.watch_pause()) {
             // Unlocked, since another thread may be using the connection. The batch is taken after
             // it is open: a lease may be stopped meanwhile, and must not be on its way.
             let opened = MutexGuard::unlocked(&mut state, || {
@@ -144,10 +144,18 @@ impl Keeper {
         }
     }
 
-    /// Sleeps until something is due. Returns false if the keeper is closing.
-    fn wait_until_due(&self, state: &mut MutexGuard<'_, KeeperState>) -> bool {
+    /// Sleeps until something is due, or for one pause while there are leases. Returns false if the
+    /// keeper is closing.
+    fn wait_until_due(
+        &self,
+        state: &mut MutexGuard<'_, KeeperState>,
+        watch_pause: Option<Duration>,
+    ) -> bool {
+        let watches_at = watch_pause.map(|pause| self.clock.now() + pause);
         while !state.closing {
             let due = state.schedule.due_at();
+            let watches_at = watches_at.filter(|_| state.schedule.len() > 0);
+            let due = due.into_iter().chain(watches_at).min();
             if due.is_some_and(|due| due <= self.clock.now()) {
                 break;
             }

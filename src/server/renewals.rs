@@ -26,7 +26,14 @@ pub(super) const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// The watchdog's connection, reopened after it has failed.
 pub(crate) trait Renewals: Send {
+    /// False as well if another server has become the master.
     fn is_open(&self) -> bool;
+
+    /// The pause after which [`is_open`](Self::is_open) has to be called again while there are
+    /// leases, if nobody else watches the master.
+    fn watch_pause(&self) -> Option<Duration> {
+        None
+    }
 
     /// Takes as long as connecting takes.
     fn open(&mut self) -> Result<(), Arc<RenewalError>>;
@@ -131,6 +138,7 @@ impl RenewalsConnection {
 
     /// `None`: the listener's thread, which checks the connection, was using it until the deadline.
     pub(super) fn is_open_by(&self, deadline: Deadline) -> Option<bool> {
+        self.tracked.check_the_master();
         let is_open = self.tracked.using(deadline, |used| used.is_open());
         is_open.unwrap_or(Some(false))
     }
@@ -138,7 +146,6 @@ impl RenewalsConnection {
     /// Sends all calls in one round trip. `limit` bounds the wait for all replies, to which the
     /// wait for replicas is added.
     pub(super) fn send_within(&mut self, calls: &[Call], limit: Duration) -> Replies {
-        self.tracked.check_the_master();
         let replicas = calls.iter().filter_map(Call::replicas);
         let replicas = replicas.reduce(Replicas::or_more);
         let limit = self.tracked.connector.limits().answer.min(limit)
@@ -213,6 +220,10 @@ impl RenewalsConnection {
 impl Renewals for RenewalsConnection {
     fn is_open(&self) -> bool {
         self.is_open_by(Deadline::after(Duration::MAX)) == Some(true)
+    }
+
+    fn watch_pause(&self) -> Option<Duration> {
+        self.tracked.watch_pause()
     }
 
     fn open(&mut self) -> Result<(), Arc<RenewalError>> {

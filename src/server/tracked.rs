@@ -92,6 +92,12 @@ impl Tracked {
         }
     }
 
+    /// The pause between two checks for another master, if no listener makes them.
+    pub(super) fn watch_pause(&self) -> Option<Duration> {
+        let is_unwatched = self.listener.is_none() && self.connector.has_locator();
+        is_unwatched.then_some(UNTOLD)
+    }
+
     /// Checks whether another server has become the master, if no listener does that each second.
     pub(super) fn check_the_master(&self) {
         if self.listener.is_none() {

@@ -35,8 +35,7 @@ use crate::{
 /// - After a failure it retries on a new connection, with pauses from 10 ms up to 250 ms, until the
 ///   lease ends by our own clock. If a server restarts or is silent for up to half a lease, no lock
 ///   that it still has is lost.
-/// - With sentinels, one of them is asked for the master before renewals, at most once a second.
-///   Between renewals it asks none: a short lease follows a failover sooner.
+/// - With sentinels, one of them is asked for the master each second while there are leases.
 /// - A lease is *held*, *lost* or *unknown*: see [`RenewalState`](crate::RenewalState). A failed
 ///   renewal is not a loss.
 /// - A renewal never shortens a lease.

@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lease, Locks, LostReason, Options, Pool, acquire_lock_with_timeout};
+use leasehold::{
+    Error, Lease, Locks, LostReason, Options, Pool, Watchdog, acquire_lock_with_timeout,
+    recipes::Hold,
+};
 use redis::Commands;
 
 use super::{LEASE, USERS, connect, urls_of_users};
@@ -51,6 +54,14 @@ fn a_lease_survives_a_replaced_master_and_a_waiter_gets_the_lock_there() {
                 .unwrap()
         });
         let fences = leases.each_ref().map(Lease::fencing_token);
+        let pool = Pool::connect(&group.url()).unwrap();
+        let watchdog = Watchdog::start(&pool).unwrap();
+        let (kept, long, mut conn) = ("kept", 6 * LEASE, pool.get().unwrap());
+        let token = acquire_lock_with_timeout(&mut conn, kept, LONG, long).unwrap();
+        drop(conn);
+        let hold = Hold::mutex(kept, &token.unwrap()).unwrap();
+        // Its renewals are 20 s apart.
+        let renewal = watchdog.keep(&hold, long).unwrap();
         replicated(&group, 0);
         thread::scope(|scope| {
             let waiting = [0, 1].map(|user| {
@@ -60,7 +71,7 @@ fn a_lease_survives_a_replaced_master_and_a_waiter_gets_the_lock_there() {
                     (Instant::now(), lease.fencing_token())
                 })
             });
-            thread::sleep(100 * MS);
+            thread::sleep(600 * MS);
             match way {
                 Way::Planned => assert_eq!(group.fail_over().unwrap(), 1),
                 Way::CutOff => {
@@ -73,9 +84,10 @@ fn a_lease_survives_a_replaced_master_and_a_waiter_gets_the_lock_there() {
             let named = group.another_is_named(0).unwrap();
             let mut next = group.servers[1].connection().unwrap();
             // The holder does nothing, and its lease is renewed there.
-            for (name, _) in USERS {
+            let short = USERS.map(|(name, _)| (name, 9_000));
+            for (name, full) in short.into_iter().chain([(kept, 59_500)]) {
                 let key = format!("lock:{name}");
-                let is_full = || next.pttl::<_, u64>(&key).unwrap() > 9_000;
+                let is_full = || next.pttl::<_, u64>(&key).unwrap() > full;
                 let is_renewed = comes_true_within(LEASE, is_full);
                 let after = named.elapsed();
                 assert!(is_renewed, "{way:?} {name}");
@@ -85,6 +97,7 @@ fn a_lease_survives_a_replaced_master_and_a_waiter_gets_the_lock_there() {
                     "{way:?} {name} {after:?}"
                 );
             }
+            assert!(renewal.is_held(), "{way:?}");
             for ((lease, waiting), fence) in leases.into_iter().zip(waiting).zip(fences) {
                 assert!(
                     lease.is_held() && lease.verify().is_ok(),
