@@ -18,12 +18,14 @@ use super::{
     reasons,
 };
 use crate::{
+    cancel::Cancel,
     error::{Error, Result, is_left_by_replicas},
-    time::Deadline,
+    time::{self, Deadline},
     wire::{Bounds, Finished, Spares},
 };
 
-/// The pause between attempts while the server that is named as the master is not one yet.
+/// The pause between attempts while the server that is named as the master is not one yet, and
+/// between two looks at a master that grants no locks yet.
 const NOT_YET: Duration = Duration::from_millis(20);
 /// No attempt to reach a master starts in this last part of the time, or in its last twentieth.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -68,7 +70,7 @@ pub(crate) trait MasterLocator: Send + Sync {
     /// another.
     ///
     /// # Errors
-    /// [`Error::Pool`]: those who name the master contradict each other.
+    /// [`Error::Pool`]: no master is known yet, or those who name it contradict each other.
     fn grants_from(&self) -> Result<Option<Instant>> {
         Ok(None)
     }
@@ -220,16 +222,10 @@ impl Connector {
         self.0.limits
     }
 
-    /// Opens a connection to a server that is new enough. With a locator, waits for a master that
-    /// may grant locks.
+    /// Opens a connection to a server that is new enough. After a failover it leads to the new
+    /// master even before that grants locks: see [`granting_epoch`](Self::granting_epoch).
     pub(crate) fn open(&self) -> Result<Opened> {
-        self.open_by(None, true)
-    }
-
-    /// Opens a connection to check and renew leases: after a failover it leads to the new master
-    /// even before that grants locks.
-    pub(crate) fn open_to_look(&self) -> Result<Opened> {
-        self.open_by(None, false)
+        self.open_by(None)
     }
 
     /// Opens a connection for messages, with RESP2, in which only messages come unasked.
@@ -237,12 +233,12 @@ impl Connector {
         self.open_speaking(ProtocolVersion::RESP2)
     }
 
-    /// Opens a connection with this protocol, to look.
+    /// Opens a connection with this protocol.
     pub(crate) fn open_speaking(&self, protocol: ProtocolVersion) -> Result<Opened> {
-        self.open_by(Some(protocol), false)
+        self.open_by(Some(protocol))
     }
 
-    fn open_by(&self, protocol: Option<ProtocolVersion>, asks_for_locks: bool) -> Result<Opened> {
+    fn open_by(&self, protocol: Option<ProtocolVersion>) -> Result<Opened> {
         let Limits { connect, answer } = self.0.limits;
         let attempt = Deadline::after(connect);
         // Read before the host name is looked up.
@@ -253,7 +249,7 @@ impl Connector {
                 None => client,
             };
             match &self.0.locator {
-                Some(locator) => self.open_to_master(&**locator, client, asks_for_locks, attempt),
+                Some(locator) => self.open_to_master(&**locator, client, attempt),
                 None => Ok((dial::open(client, attempt, connect, false)?, 0)),
             }
         })?;
@@ -266,15 +262,11 @@ impl Connector {
         &self,
         locator: &dyn MasterLocator,
         client: &Client,
-        asks_for_locks: bool,
         attempt: Deadline,
     ) -> Result<(Connection, u64)> {
         let mut place = locator.locate(attempt)?;
         let mut denied = None;
         loop {
-            if asks_for_locks {
-                wait_until_it_grants(locator, attempt)?;
-            }
             let epoch = place.epoch;
             let opened = self.open_at(client, &place, attempt);
             let Err(error) = opened else {
@@ -327,6 +319,40 @@ impl Connector {
         Epoch {
             master: self.0.locator.as_ref().map_or(0, |it| it.epoch()),
             left: self.0.left.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Waits until locks may be requested from the master, if it has replaced another, and returns
+    /// its [epoch](Self::epoch). A reply counts only if it came on a connection of this epoch.
+    ///
+    /// # Errors
+    /// [`Error::Pool`]: it grants no locks by the deadline, or by the cancel.
+    pub(crate) fn granting_epoch(&self, by: Deadline, cancel: Option<&Cancel>) -> Result<Epoch> {
+        let Some(locator) = &self.0.locator else {
+            return Ok(self.epoch());
+        };
+        let by = Deadline::after(self.0.limits.connect).or_sooner(by.moment());
+        if locator.grants_from().is_err() {
+            // Asks again.
+            locator.locate(by)?;
+        }
+        loop {
+            // Read first: another server may become the master meanwhile.
+            let epoch = self.epoch();
+            let moment = locator.grants_from()?;
+            let left = moment.map_or(Duration::ZERO, |at| {
+                at.saturating_duration_since(time::now())
+            });
+            if left.is_zero() {
+                return Ok(epoch);
+            } else if by.has_passed() || cancel.is_some_and(Cancel::is_cancelled) {
+                let whom = locator.whom();
+                return Err(Error::Pool {
+                    reason: format!("{whom} was just replaced, and grants no locks yet"),
+                    source: None,
+                });
+            }
+            thread::sleep(left.min(by.remaining()).min(NOT_YET));
         }
     }
 
@@ -424,22 +450,4 @@ impl Connector {
 
 fn is_silence(error: &Error) -> bool {
     matches!(error, Error::Pool { source: Some(source), .. } if source.is_timeout())
-}
-
-/// Waits until locks may be requested from a master that has replaced another.
-fn wait_until_it_grants(locator: &dyn MasterLocator, attempt: Deadline) -> Result<()> {
-    let Some(moment) = locator.grants_from()? else {
-        return Ok(());
-    };
-    thread::sleep(attempt.or_sooner(Some(moment)).remaining());
-    if !attempt.has_passed() {
-        return Ok(());
-    }
-    Err(Error::Pool {
-        reason: format!(
-            "{} was just replaced, and grants no locks yet",
-            locator.whom()
-        ),
-        source: None,
-    })
 }

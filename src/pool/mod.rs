@@ -1,7 +1,8 @@
 //! The pool: sockets with time-outs, and connections that are clean when they are lent.
 //!
 //! Callers of the plain functions borrow from it with [`Pool::get`], the library's own calls with
-//! `get_here`. A [`Connector`] opens the connections that `server` keeps outside it.
+//! `get_to_lock` and, if they acquire no lock, `get_here`. A [`Connector`] opens the connections
+//! that `server` keeps outside it.
 //!
 //! Locks, each held briefly: in [`manager`] the last failure to connect, and when one broke. A call
 //! that waits while all connections are lent may have `turns` locked, and locks only these two
@@ -172,7 +173,8 @@ impl Pool {
     /// A sentinel is asked before a connection is opened, and at most once a second when one is
     /// lent, a different one each time. Each new connection is checked with `ROLE`, and must lead
     /// to a master. After a failover, connections to the old master are closed before they are lent
-    /// again. For the losses that a failover can cause see `docs/guarantees.md`, "Several servers".
+    /// again, and none is lent for half a second, nor while the sentinels contradict each other. For
+    /// the losses that a failover can cause see `docs/guarantees.md`, "Several servers".
     ///
     /// # Errors
     /// [`Error::Invalid`] if the URL is not valid. The error does not repeat the URL, which may
@@ -246,23 +248,53 @@ impl Pool {
 
     /// Like [`get`](Self::get), with another time-out, and without the check for a forked child.
     pub(crate) fn get_within(&self, longest: Duration) -> Result<PooledConnection> {
-        let mut conn = self.get_here(longest, longest, None)?;
+        let mut conn = self.get_to_lock(longest, longest, None)?;
         conn.caller = Some(Arc::clone(&self.inner.callers));
         Ok(conn)
     }
 
-    /// Like [`get`](Self::get), for calls of this crate itself, and without the check for a forked
-    /// child. The wait ends after `wait_while_all_lent` if all are lent then, and after `whole` in
-    /// any case. `cancel` ends it only while all are lent.
+    /// Like [`get_here`](Self::get_here), for calls that may acquire a lock: waits until the master
+    /// grants locks. Keeps no connection from others meanwhile.
+    pub(crate) fn get_to_lock(
+        &self,
+        wait_while_all_lent: Duration,
+        whole: Duration,
+        cancel: Option<&Cancel>,
+    ) -> Result<PooledConnection> {
+        let whole = whole.min(self.get_timeout());
+        let deadline = Deadline::after(whole);
+        loop {
+            let epoch = (self.inner.state.connector).granting_epoch(deadline, cancel)?;
+            let conn = self.lend(wait_while_all_lent.min(whole), deadline, cancel)?;
+            if conn.epoch() == epoch {
+                return Ok(conn);
+            }
+        }
+    }
+
+    /// Like [`get`](Self::get), for calls of this crate itself that acquire no lock, and without
+    /// the check for a forked child. The wait ends after `wait_while_all_lent` if all are lent
+    /// then, and after `whole` in any case. `cancel` ends it only while all are lent.
     pub(crate) fn get_here(
         &self,
         wait_while_all_lent: Duration,
         whole: Duration,
         cancel: Option<&Cancel>,
     ) -> Result<PooledConnection> {
-        let whole = whole.min(self.inner.state.get_timeout);
-        let wait_while_all_lent = wait_while_all_lent.min(whole);
-        let deadline = Deadline::after(whole);
+        let whole = whole.min(self.get_timeout());
+        self.lend(
+            wait_while_all_lent.min(whole),
+            Deadline::after(whole),
+            cancel,
+        )
+    }
+
+    fn lend(
+        &self,
+        wait_while_all_lent: Duration,
+        deadline: Deadline,
+        cancel: Option<&Cancel>,
+    ) -> Result<PooledConnection> {
         loop {
             let mut connection = self.idle_or_new(wait_while_all_lent, deadline, cancel)?;
             match self.inner.state.prove(&mut connection, deadline) {
@@ -303,7 +335,7 @@ impl Pool {
             state.to_come.store(0, Ordering::Relaxed);
         }
         let (asked, _waiting) = (time::now(), Arc::clone(&state.waiting));
-        let give_up_all_lent_at = Deadline::after(wait_while_all_lent);
+        let give_up_all_lent_at = Deadline::after(wait_while_all_lent).or_sooner(deadline.moment());
         let mut asks_at = Deadline::after(Duration::ZERO);
         let mut turn = None;
         loop {

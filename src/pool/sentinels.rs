@@ -153,7 +153,7 @@ impl MasterLocator for Sentinels {
 
     fn grants_from(&self) -> Result<Option<Instant>> {
         let known = self.known.lock();
-        if known.in_dispute {
+        if known.master.is_none() || known.in_dispute {
             return Err(self.in_dispute(&known));
         }
         Ok(known.replaced.map(|at| at + QUIET_AFTER_FAILOVER))

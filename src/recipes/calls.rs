@@ -81,7 +81,7 @@ impl Hold {
             LockKind::Write => read_write::acquiring_write(self, lease_millis, waits, busy_reply),
             LockKind::Semaphore => semaphore::acquiring(self, lease_millis, busy_reply),
         };
-        call.confirmed_by(self.replicas)
+        call.asking_for_a_lock().confirmed_by(self.replicas)
     }
 
     /// Renews the lease: returns 1 if the lock is still ours, 0 if not.

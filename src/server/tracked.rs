@@ -181,10 +181,7 @@ impl InUse<'_> {
         if self.is_open() {
             return Ok(());
         }
-        let opened = match self.tracked.relied_on_by {
-            ReliedOnBy::Waiters => self.tracked.connector.open(),
-            ReliedOnBy::Leases => self.tracked.connector.open_to_look(),
-        };
+        let opened = self.tracked.connector.open();
         if let (Err(error), Some(listener)) = (&opened, &self.tracked.listener)
             && is_full(error)
         {

@@ -77,6 +77,7 @@ impl Script {
             keys: KEYS,
             by_hash,
             first_as: None,
+            asks_for_a_lock: false,
             replicas: None,
         }
     }
@@ -108,6 +109,7 @@ pub(crate) struct Call {
     by_hash: Cmd,
     /// A cheaper plain command with the same effect, for the first attempt.
     first_as: Option<Cmd>,
+    asks_for_a_lock: bool,
     replicas: Option<Replicas>,
 }
 
@@ -127,6 +129,17 @@ impl Call {
     pub(crate) fn again(mut self) -> Self {
         self.first_as = None;
         self
+    }
+
+    /// Marks the call as one that may acquire a lock.
+    pub(crate) fn asking_for_a_lock(mut self) -> Self {
+        self.asks_for_a_lock = true;
+        self
+    }
+
+    /// False: it acquires nothing, and may be sent to a master that grants no locks yet.
+    pub(crate) fn asks_for_a_lock(&self) -> bool {
+        self.asks_for_a_lock
     }
 
     /// Succeeds only if this many replicas have the write.

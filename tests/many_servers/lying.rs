@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Locks, Options, Pool, Severity};
+use leasehold::{Error, Lease, Locks, Options, Pool, Severity, acquire_lock_with_timeout};
 use redis::Commands;
 
 use crate::common::{
@@ -266,6 +266,43 @@ fn a_new_master_grants_nothing_before_every_process_knows_it() {
     });
 }
 
+#[test]
+fn before_a_new_master_grants_it_does_all_that_grants_nothing() {
+    unless_halted(|| {
+        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+        replicate(&new, &["127.0.0.1", &old.port().to_string()]);
+        let said = Said::default();
+        said.now(old.port(), 1);
+        let sentinel = said.by_a_sentinel();
+        let pool = Pool::connect(&url(&[&sentinel])).unwrap();
+        let locks = Locks::new(&pool).unwrap();
+        let held = locks.lock("held").acquire(LONG).unwrap();
+        let kept = MANY.map(|n| locks.lock(&format!("kept-{n}")).acquire(LONG).unwrap());
+        let mut conn = old.connection().unwrap();
+        assert!(comes_true(|| in_step(&mut conn).unwrap() == 1));
+        replicate(&new, &["NO", "ONE"]);
+        let lost = locks.lock("lost").acquire(LONG).unwrap();
+        assert!(comes_true(|| sentinel.subscribers() == 1));
+        let told = Instant::now();
+        said.now(new.port(), 2);
+        sentinel.announce();
+        assert!(comes_true(|| !lost.is_held()));
+        thread::scope(|scope| {
+            let tries = scope.spawn(|| {
+                assert!(locks.lock("a").try_acquire().unwrap().is_some());
+                Instant::now()
+            });
+            do_what_grants_nothing(&held, kept);
+            let done = Instant::now();
+            // On the connections that were opened meanwhile.
+            let plain = acquire_lock_with_timeout(&mut pool.get().unwrap(), "b", LONG, LONG);
+            assert!(plain.unwrap().is_some());
+            let granted = Instant::now().min(tries.join().unwrap());
+            assert!(done < granted && granted >= told + 500 * MS);
+        });
+    });
+}
+
 /// It knows no other master, but other processes may hold locks granted by one.
 #[test]
 fn a_process_started_after_a_failover_grants_nothing_before_every_process_knows_it() {
@@ -393,6 +430,21 @@ fn one_against_two_does_not_win_whatever_the_order_in_the_url() {
     });
 }
 
+/// More than go alone.
+const MANY: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+
+/// Each request of a holder that takes no lock, and many releases at once.
+fn do_what_grants_nothing(held: &Lease, kept: [Lease; MANY.len()]) {
+    held.verify().unwrap();
+    held.renew(1_500 * MS).unwrap();
+    held.commit(|pipe| _ = pipe.set("data", 1)).unwrap();
+    thread::scope(|scope| {
+        for lease in kept {
+            scope.spawn(|| lease.release().unwrap());
+        }
+    });
+}
+
 /// `SENTINEL REMOVE` and `MONITOR`, on one sentinel after another: their epochs are 0 as before. If
 /// just as many name the old server as the new one, none of them may grant.
 #[test]
@@ -406,6 +458,7 @@ fn a_group_that_is_set_up_anew_at_the_same_epoch_is_followed() {
         let lease = Options::new().lease(1_500 * MS);
         let locks = Locks::connect(&urls).unwrap().with(lease);
         let held = locks.lock("held").acquire(LONG).unwrap();
+        let kept = MANY.map(|n| locks.lock(&format!("kept-{n}")).acquire(LONG).unwrap());
         said[0].now(new.port(), 0);
         if count == 2 {
             let is_refused = |locks: &Locks| {
@@ -420,6 +473,8 @@ fn a_group_that_is_set_up_anew_at_the_same_epoch_is_followed() {
             assert!(is_refused(&Locks::connect(&urls).unwrap()));
             thread::sleep(2_000 * MS);
             assert!(held.is_held());
+            do_what_grants_nothing(&held, kept);
+            assert_eq!(locks.lock("b").force_release().unwrap().holders().len(), 0);
             assert!(is_refused(&locks));
             let mut conn = old.connection().unwrap();
             assert!(conn.exists::<_, bool>("lock:held").unwrap());
@@ -443,20 +498,21 @@ fn a_group_that_is_set_up_anew_at_the_same_epoch_is_followed() {
     });
 }
 
+fn replicate(replica: &Server, of: &[&str]) {
+    let mut command = redis::cmd("REPLICAOF");
+    command
+        .arg(of)
+        .exec(&mut replica.connection().unwrap())
+        .unwrap();
+}
+
 /// The ordinary partition: a holder stays with the old master, whose sentinels know nothing of the
 /// new one. Another process and its sentinels are on the other side.
 #[test]
 fn a_master_that_is_cut_off_with_some_clients_stops_if_it_needs_a_replica() {
     at_once([0, 1], |needed| {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
-        let replicate = |of: &[&str]| {
-            let mut command = redis::cmd("REPLICAOF");
-            command
-                .arg(of)
-                .exec(&mut new.connection().unwrap())
-                .unwrap();
-        };
-        replicate(&["127.0.0.1", &old.port().to_string()]);
+        replicate(&new, &["127.0.0.1", &old.port().to_string()]);
         let mut conn = old.connection().unwrap();
         assert!(comes_true(|| in_step(&mut conn).unwrap() == 1));
         let mut set = redis::cmd("CONFIG");
@@ -470,7 +526,7 @@ fn a_master_that_is_cut_off_with_some_clients_stops_if_it_needs_a_replica() {
             locks.with(Options::new().lease(2_000 * MS))
         };
         let held = on_side(&fakes[0]).lock("a").acquire(LONG).unwrap();
-        replicate(&["NO", "ONE"]);
+        replicate(&new, &["NO", "ONE"]);
         said[1].now(new.port(), 2);
         let second = on_side(&fakes[1]).lock("a").acquire(LONG).unwrap();
         // A renewal may still have come between the cut and the moment at which the old master
@@ -508,12 +564,7 @@ fn the_access_list_of_a_server_with_sentinels_needs_its_row() {
 #[test]
 fn a_server_that_is_not_a_master_gets_no_connection() {
     let (master, replica) = (Server::start().unwrap(), Server::start().unwrap());
-    let of = |master: &Server| {
-        let mut command = redis::cmd("REPLICAOF");
-        command.arg("127.0.0.1").arg(master.port());
-        command.exec(&mut replica.connection().unwrap()).unwrap();
-    };
-    of(&master);
+    replicate(&replica, &["127.0.0.1", &master.port().to_string()]);
     let said = Said::default();
     said.now(replica.port(), 1);
     let sentinel = said.by_a_sentinel();
@@ -533,9 +584,7 @@ fn a_server_that_is_not_a_master_gets_no_connection() {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| locks.lock("a").acquire(LONG));
         thread::sleep(300 * MS);
-        let mut promote = redis::cmd("REPLICAOF");
-        promote.arg("NO").arg("ONE");
-        promote.exec(&mut replica.connection().unwrap()).unwrap();
+        replicate(&replica, &["NO", "ONE"]);
         drop(waiter.join().unwrap().unwrap());
     });
 }
