@@ -58,7 +58,9 @@ pub(crate) fn start(
         Err(error) if error.raw_os_error() == Some(Errno::ENOEXEC as i32) => spawn(&AS_A_SCRIPT),
         command => command,
     };
-    command.map_err(Conclusion::NotRun)
+    let command = command.map_err(Conclusion::NotRun)?;
+    guard.take_in(&command);
+    Ok(command)
 }
 
 /// Numbers the tokens of several locks in the order of `--name`: a lock's name may contain
@@ -246,7 +248,8 @@ impl<'a> Job<'a> {
         {
             self.arguments
                 .tell(|| "killing the remaining processes".into());
-            self.send(Signal::SIGKILL);
+            self.guard
+                .kill(self.status.is_none().then_some(&self.command));
             self.ending = Ending::Killed;
         }
     }
@@ -307,7 +310,9 @@ impl<'a> Job<'a> {
     /// Reports once that the command is stopped. A command that waits for the terminal would hold
     /// the lock without a visible reason.
     fn report_stop(&mut self) {
-        if self.stop_is_reported || self.status.is_some() {
+        // A command is stopped before it is killed.
+        let is_killed = matches!(self.ending, Ending::Killed);
+        if self.stop_is_reported || is_killed || self.status.is_some() {
             return;
         }
         let Some(signal) = processes::stopped_by(self.command.id()) else {
@@ -325,18 +330,14 @@ impl<'a> Job<'a> {
     }
 
     fn end(&mut self, signal: Signal) {
-        self.guard.stand_aside();
-        self.send(signal);
-        // A stopped process handles no signal but KILL.
-        self.send(Signal::SIGCONT);
+        let running = self.status.is_none().then_some(&self.command);
+        self.guard.end(running, signal);
         self.ending = Ending::By(Instant::now() + self.arguments.grace());
     }
 
     fn send(&self, signal: Signal) {
-        self.guard.send(signal);
-        if self.status.is_none() {
-            self.guard.send_after(&self.command, signal);
-        }
+        let running = self.status.is_none().then_some(&self.command);
+        self.guard.send(running, signal);
     }
 
     fn was_not_renewed(&mut self, lock: &str, why: &str) {

@@ -1,4 +1,4 @@
-//! The process group of the command, and the guardian that leads it.
+//! The process group of the command with the guardian that leads it, and what has left the group.
 
 use std::{
     io::{self, Read, Write},
@@ -10,24 +10,30 @@ use std::{
 use nix::{
     sys::signal::{Signal, kill, killpg},
     time::{ClockId, clock_gettime},
-    unistd::{Pid, getpgid},
+    unistd::{Pid, getpgid, getpgrp},
 };
 
-use crate::{processes, signals::SignalMask};
+use crate::{
+    family::Family,
+    processes::{self, Process},
+    signals::SignalMask,
+};
 
 /// The only argument of the guardian.
 pub(crate) const GUARDIAN: &str = "--be-the-guardian-of-a-command";
 /// Sent by the guardian once it is ready.
 pub(crate) const READY: u8 = b'R';
-/// Sent by the guardian before it kills the group.
+/// Sent by the guardian before it kills the command.
 pub(crate) const ENDING: u8 = b'E';
 
 /// A message from lockrun to the guardian, one per line. The end of the pipe means that lockrun is
 /// gone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Word {
-    /// Kill the group at this moment, unless a later message changes it.
+    /// Kill the command at this moment, unless a later message changes it.
     Deadline(u64),
+    /// This process ends with the command, though it may have left the group.
+    Member(Process),
     /// Leave the group.
     Aside,
 }
@@ -36,13 +42,17 @@ impl Word {
     pub(crate) fn read(line: &str) -> Option<Self> {
         match line {
             "aside" => Some(Self::Aside),
-            moment => moment.parse().ok().map(Self::Deadline),
+            line => match line.strip_prefix("member ") {
+                Some(process) => Process::read(process).map(Self::Member),
+                None => line.parse().ok().map(Self::Deadline),
+            },
         }
     }
 
     fn line(self) -> String {
         match self {
             Self::Deadline(moment) => format!("{moment}\n"),
+            Self::Member(process) => format!("member {process}\n"),
             Self::Aside => "aside\n".into(),
         }
     }
@@ -54,11 +64,12 @@ pub(crate) fn clock() -> io::Result<u64> {
     u64::try_from(now.as_nanos()).map_err(io::Error::other)
 }
 
-/// The process group of the command. While this exists, the group's number is not reused.
+/// The processes of the command. While this exists, the number of the group is not reused.
 #[derive(Debug)]
 pub(crate) struct Guard {
     guardian: Child,
     group: Pid,
+    family: Family,
     to: ChildStdin,
     from: ChildStdout,
 }
@@ -88,9 +99,11 @@ impl Guard {
         };
         let mut said = [0];
         from.read_exact(&mut said)?;
+        let group = Pid::from_raw(group);
         Ok(Self {
             guardian,
-            group: Pid::from_raw(group),
+            group,
+            family: Family::new(group, getpgrp()),
             to,
             from,
         })
@@ -101,7 +114,20 @@ impl Guard {
         self.group.as_raw()
     }
 
-    /// Tells the guardian to kill the group when only `margin` of `left` remains, even if lockrun
+    /// Takes the command in, which may leave the group.
+    pub(crate) fn take_in(&mut self, command: &Child) {
+        if let Some(command) = Process::of(command.id()) {
+            self.add(command);
+        }
+    }
+
+    fn add(&mut self, process: Process) {
+        self.family.remember(process);
+        // If the guardian is gone, lockrun continues alone.
+        let _ = self.say(Word::Member(process));
+    }
+
+    /// Tells the guardian to kill the command when only `margin` of `left` remains, even if lockrun
     /// is stopped or killed meanwhile.
     ///
     /// It reads the clock before `left`: a delay between the two makes the kill earlier, never
@@ -117,16 +143,19 @@ impl Guard {
         self.say(Word::Deadline(now.saturating_add(left)))
     }
 
-    /// Sends a signal to the whole group.
-    pub(crate) fn send(&self, signal: Signal) {
+    /// Sends a signal to the group, and to a running command that has left it.
+    pub(crate) fn send(&self, running: Option<&Child>, signal: Signal) {
         // An error means that no process of the group is left, so there is nothing to signal.
         let _ = killpg(self.group, signal);
+        if let Some(command) = running {
+            self.send_after(command, signal);
+        }
     }
 
     /// Sends a signal to the command if it has left the group: to its new group if it leads one.
     ///
     /// May be called only before the command has been reaped: until then its number is not reused.
-    pub(crate) fn send_after(&self, command: &Child, signal: Signal) {
+    fn send_after(&self, command: &Child, signal: Signal) {
         let Ok(command) = i32::try_from(command.id()).map(Pid::from_raw) else {
             return;
         };
@@ -137,25 +166,44 @@ impl Guard {
         };
     }
 
+    /// Tells a running command to end, and whatever has left its group. The guardian stands aside.
+    pub(crate) fn end(&mut self, running: Option<&Child>, signal: Signal) {
+        self.stand_aside();
+        // A process that ends may leave others behind that cannot be found without it.
+        let outside = running.map(|_| self.family.outside()).unwrap_or_default();
+        for process in &outside {
+            self.add(*process);
+        }
+        // A stopped process handles no signal but KILL.
+        for signal in [signal, Signal::SIGCONT] {
+            self.send(running.filter(|_| outside.is_empty()), signal);
+            for process in &outside {
+                process.send(signal);
+            }
+        }
+    }
+
+    /// Kills the command and whatever has left its group.
+    pub(crate) fn kill(&self, running: Option<&Child>) {
+        self.family.kill();
+        self.send(running, Signal::SIGKILL);
+    }
+
     /// Tells the guardian to leave the group, which then has no members but the command and its
     /// descendants.
-    pub(crate) fn stand_aside(&mut self) {
+    fn stand_aside(&mut self) {
         // If the guardian is gone, the group does not empty, and is killed after the grace.
         let _ = self.say(Word::Aside);
     }
 
-    /// True if no process of the group is alive, the guardian included.
+    /// True if no process is left of those that end with the command.
     pub(crate) fn is_empty(&self) -> bool {
-        if killpg(self.group, None).is_err() {
-            return true;
+        let is_gone = self.family.is_gone();
+        if is_gone {
+            // One of the group may have started another during the check.
+            self.send(None, Signal::SIGKILL);
         }
-        // Dead processes stay in the group until their parents reap them.
-        let are_dead = processes::are_dead(self.group());
-        if are_dead {
-            // One of them may have started another during the check.
-            self.send(Signal::SIGKILL);
-        }
-        are_dead
+        is_gone
     }
 
     /// Reaps orphans whose parent lockrun has become.
@@ -163,7 +211,7 @@ impl Guard {
         processes::reap_all_but(&[self.guardian.id(), command.id()]);
     }
 
-    /// Ends the guardian. Returns true if it had killed the group.
+    /// Ends the guardian. Returns true if it had killed the command.
     pub(crate) fn dismiss(mut self) -> bool {
         let mut said = Vec::new();
         let _ = self.guardian.kill();

@@ -1,5 +1,5 @@
-//! The guardian, a second process that ends the command if lockrun cannot, because it was killed or
-//! is stopped while the lease ends.
+//! The guardian, a second process that kills the command's family if lockrun cannot end it, because
+//! lockrun was killed or is stopped while the lease ends.
 //!
 //! It leads the command's process group. So the group exists before the command does, and its
 //! number is not reused until the guardian has been reaped.
@@ -13,11 +13,14 @@ use std::{
 };
 
 use nix::{
-    sys::signal::{SigSet, Signal, killpg},
+    sys::signal::SigSet,
     unistd::{Pid, getpgid, getppid, setpgid},
 };
 
-use crate::guard::{self, ENDING, READY, Word};
+use crate::{
+    family::Family,
+    guard::{self, ENDING, READY, Word},
+};
 
 /// Later than the end of any lease.
 const NO_DEADLINE: u64 = u64::MAX;
@@ -32,6 +35,8 @@ pub(crate) fn main() -> ExitCode {
 fn watch() -> io::Result<()> {
     // A signal to the group is meant for the command. Only KILL and STOP cannot be blocked.
     SigSet::all().thread_block()?;
+    let of_lockrun = getpgid(Some(getppid()))?;
+    let mut family = Family::new(group()?, of_lockrun);
     let words = listen()?;
     say(READY)?;
     let mut deadline = NO_DEADLINE;
@@ -39,13 +44,17 @@ fn watch() -> io::Result<()> {
         let left = Duration::from_nanos(deadline.saturating_sub(guard::clock()?));
         match words.recv_timeout(left) {
             Ok(Word::Deadline(moment)) => deadline = moment,
-            Ok(Word::Aside) => step_aside()?,
+            Ok(Word::Member(process)) => family.remember(process),
+            // Its own group then has no members but the command and its descendants. An error means
+            // that lockrun is gone, and its group with it.
+            Ok(Word::Aside) => drop(setpgid(Pid::from_raw(0), of_lockrun)),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
         }
     }
     // lockrun may be gone.
     let _ = say(ENDING);
-    Ok(killpg(group()?, Signal::SIGKILL)?)
+    family.kill();
+    Ok(())
 }
 
 /// Receives commands from lockrun until it is gone.
@@ -66,12 +75,6 @@ fn say(what: u8) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(&[what])?;
     out.flush()
-}
-
-/// Moves this process into lockrun's group, so that its own group has no members but the command
-/// and its descendants.
-fn step_aside() -> io::Result<()> {
-    Ok(setpgid(Pid::from_raw(0), getpgid(Some(getppid()))?)?)
 }
 
 /// The group that this process leads or has led.

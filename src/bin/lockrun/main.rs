@@ -5,8 +5,8 @@
 //! `arguments` reads the command line and computes the grace and the margin before the end of the
 //! lease. `run` acquires the locks and releases them; `held` has the guards. `command` starts and
 //! watches the command; `Job::check_lease` decides when to end it so that it ends before the lease.
-//! `guard` owns the command's process group. The `guardian`, a second process, kills that group if
-//! lockrun cannot. `processes` finds dead processes in `/proc`. `outcome` has the exit codes,
+//! `guard` owns the command's process group, `family` finds what has left it. The `guardian`, a
+//! second process, kills them if lockrun cannot. `processes` reads `/proc`. `outcome` has the exit codes,
 //! `words` the texts of errors. `operator`, `list` and `probe` answer without a command.
 
 #[cfg(unix)]
@@ -17,6 +17,8 @@ mod busy;
 mod command;
 #[cfg(unix)]
 mod events;
+#[cfg(unix)]
+mod family;
 #[cfg(unix)]
 mod guard;
 #[cfg(unix)]

@@ -1,21 +1,64 @@
-//! Dead and stopped processes, read from `/proc` on Linux. Elsewhere none are reported.
+//! Processes, read from `/proc` on Linux. Elsewhere none are reported.
 
-use std::fs;
+use std::{fmt, fs};
 
 use nix::{
     sys::{
-        signal::Signal,
+        signal::{Signal, kill},
         wait::{WaitPidFlag, waitpid},
     },
     unistd::{Pid, getpid},
 };
 
+/// A process that is not taken for a later one with its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) number: i32,
+    /// The time of its start, in ticks of the system's clock.
+    started: u64,
+}
+
 /// A process, as it was when `/proc` was read.
-struct Seen {
-    process: i32,
-    parent: i32,
-    group: i32,
-    is_dead: bool,
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) process: Process,
+    pub(crate) parent: i32,
+    pub(crate) group: i32,
+    pub(crate) session: i32,
+    pub(crate) is_dead: bool,
+}
+
+impl Process {
+    /// A child that has not been reaped.
+    pub(crate) fn of(child: u32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{child}/stat")).ok()?;
+        Seen::read(&stat).map(|seen| seen.process)
+    }
+
+    pub(crate) fn send(self, signal: Signal) {
+        // An error means that it has ended, or that we may not signal its user's processes.
+        let _ = kill(Pid::from_raw(self.number), signal);
+    }
+
+    /// True if we may signal a process of this number.
+    pub(crate) fn is_left(self) -> bool {
+        kill(Pid::from_raw(self.number), None).is_ok()
+    }
+
+    /// Reads the text that it is written as.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let (number, started) = text.split_once(' ')?;
+        Some(Self {
+            number: number.parse().ok()?,
+            started: started.parse().ok()?,
+        })
+    }
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.number, self.started)
+    }
 }
 
 impl Seen {
@@ -25,17 +68,23 @@ impl Seen {
         let (_, fields) = stat.rsplit_once(") ")?;
         let fields: Vec<_> = fields.split(' ').collect();
         let number = |at: usize| fields.get(at)?.parse().ok();
+        let process = Process {
+            number: process.parse().ok()?,
+            started: fields.get(19)?.parse().ok()?,
+        };
         Some(Self {
-            process: process.parse().ok()?,
+            process,
             parent: number(1)?,
             group: number(2)?,
+            session: number(3)?,
             // If only the main thread has ended, the process still runs.
             is_dead: ["Z", "X"].contains(fields.first()?) && number(17)? <= 1,
         })
     }
 }
 
-fn all() -> Option<impl Iterator<Item = Seen>> {
+/// All processes. `None` without `/proc`.
+pub(crate) fn all() -> Option<impl Iterator<Item = Seen>> {
     let stats = fs::read_dir("/proc").ok()?.filter_map(|entry| {
         let stat = fs::read_to_string(entry.ok()?.path().join("stat")).ok()?;
         Seen::read(&stat)
@@ -43,19 +92,15 @@ fn all() -> Option<impl Iterator<Item = Seen>> {
     Some(stats)
 }
 
-/// True if all processes of a group are dead, whether or not their parents have reaped them.
-pub(crate) fn are_dead(group: i32) -> bool {
-    all().is_some_and(|mut all| all.all(|seen| seen.group != group || seen.is_dead))
-}
-
 /// Reaps all dead children except these. The first process of a container becomes the parent of all
 /// orphans.
 pub(crate) fn reap_all_but(known: &[u32]) {
     let us = getpid().as_raw();
     for seen in all().into_iter().flatten() {
-        let is_known = u32::try_from(seen.process).is_ok_and(|process| known.contains(&process));
+        let number = seen.process.number;
+        let is_known = u32::try_from(number).is_ok_and(|process| known.contains(&process));
         if seen.parent == us && seen.is_dead && !is_known {
-            let _ = waitpid(Pid::from_raw(seen.process), Some(WaitPidFlag::WNOHANG));
+            let _ = waitpid(Pid::from_raw(number), Some(WaitPidFlag::WNOHANG));
         }
     }
 }

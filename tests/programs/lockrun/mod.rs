@@ -2,6 +2,8 @@
 
 mod causes;
 mod ending;
+#[cfg(target_os = "linux")]
+mod family;
 mod flags;
 #[cfg(target_os = "linux")]
 mod group;

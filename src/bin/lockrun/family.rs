@@ -1,0 +1,116 @@
+//! The family of the command: the processes that end with it.
+//!
+//! They are its process group and those that have left the group: `timeout`, `su`, `setsid` and a
+//! shell with job control start the job in a group or a session of its own. A process belongs to
+//! the family if its parent, its group or its session does. A daemon does not: its parent has
+//! ended, its group and session are new, and it is meant to outlive the command.
+//!
+//! Without `/proc` the family is the process group.
+
+use std::collections::HashSet;
+
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::{Pid, getsid},
+};
+
+use crate::processes::{self, Process, Seen};
+
+/// Bounds the search for members that start others meanwhile. The members that one search finds are
+/// stopped before the next.
+const SEARCHES: usize = 20;
+
+#[derive(Debug)]
+pub(crate) struct Family {
+    /// The group, which the guardian leads.
+    group: Pid,
+    /// The group of lockrun. A member may have joined it.
+    of_lockrun: Pid,
+    /// Members by themselves, whatever becomes of their parents: the command, and what had left the
+    /// group when it was told to end.
+    known: Vec<Process>,
+}
+
+impl Family {
+    pub(crate) fn new(group: Pid, of_lockrun: Pid) -> Self {
+        Self {
+            group,
+            of_lockrun,
+            known: Vec::new(),
+        }
+    }
+
+    pub(crate) fn remember(&mut self, process: Process) {
+        if !self.known.contains(&process) {
+            self.known.push(process);
+        }
+    }
+
+    /// The members that have left the group.
+    pub(crate) fn outside(&self) -> Vec<Process> {
+        let members = self.members().unwrap_or_default();
+        let outside = members.iter().filter(|it| it.group != self.group.as_raw());
+        outside.map(|it| it.process).collect()
+    }
+
+    /// Kills all members. Each is stopped first, since it could start another and end before the
+    /// next search: that other one would have no parent to be found by.
+    pub(crate) fn kill(&self) {
+        let mut stopped = Vec::new();
+        for _ in 0..SEARCHES {
+            let members = self.members().unwrap_or_default();
+            let members = members.into_iter().map(|it| it.process);
+            let new: Vec<_> = members.filter(|it| !stopped.contains(it)).collect();
+            if new.is_empty() {
+                break;
+            }
+            for process in &new {
+                process.send(Signal::SIGSTOP);
+            }
+            stopped.extend(new);
+        }
+        for process in stopped {
+            process.send(Signal::SIGKILL);
+        }
+        // The guardian, which may be the caller, is one of the group.
+        let _ = killpg(self.group, Signal::SIGKILL);
+    }
+
+    /// True if no member is alive, the guardian aside. Those of other users, which nobody here may
+    /// signal, do not count.
+    pub(crate) fn is_gone(&self) -> bool {
+        if killpg(self.group, None).is_err() && !self.known.iter().any(|it| it.is_left()) {
+            return true;
+        }
+        let members = self.members();
+        members.is_some_and(|members| !members.iter().any(|it| it.process.is_left()))
+    }
+
+    /// The members that are alive, the guardian aside. `None` without `/proc`.
+    fn members(&self) -> Option<Vec<Seen>> {
+        let guardian = self.group.as_raw();
+        // The session's first group has its number. 0 stands for one outside this PID namespace.
+        let ours = [0, self.of_lockrun.as_raw(), getsid(None).ok()?.as_raw()];
+        let all = processes::all()?.filter(|it| !it.is_dead && it.process.number != guardian);
+        let (mut others, mut members): (Vec<_>, _) = (all.collect(), Vec::new());
+        let (mut numbers, mut groups) = (HashSet::new(), HashSet::from([guardian]));
+        let mut sessions = HashSet::new();
+        loop {
+            let is_member = |it: &mut Seen| {
+                numbers.contains(&it.parent)
+                    || groups.contains(&it.group)
+                    || sessions.contains(&it.session)
+                    || self.known.contains(&it.process)
+            };
+            let found: Vec<_> = others.extract_if(.., is_member).collect();
+            if found.is_empty() {
+                return Some(members);
+            }
+            numbers.extend(found.iter().map(|it| it.process.number));
+            let theirs = |number: &i32| !ours.contains(number);
+            groups.extend(found.iter().map(|it| it.group).filter(theirs));
+            sessions.extend(found.iter().map(|it| it.session).filter(theirs));
+            members.extend(found);
+        }
+    }
+}

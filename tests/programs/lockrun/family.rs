@@ -1,0 +1,140 @@
+//! What the command becomes ends with it, in whatever group and session, on Linux.
+
+use std::{fs, time::Instant};
+
+use nix::sys::signal::Signal;
+use redis::Commands;
+
+use crate::{
+    common::{
+        Server,
+        wait::{at_once, comes_true, unless_halted},
+    },
+    lockrun::tool::{KEY, LONG, Tool, is_locked, ms, send},
+};
+
+/// Commands that take the job out of the group. Some end at once when they are told to.
+const WRAPPERS: [&str; 6] = [
+    r#"exec timeout 60 sh -c "$JOB""#,
+    r#"exec setsid sh -c "$JOB""#,
+    r#"setsid sh -c "$JOB"; true"#,
+    r#"exec bash -c 'set -m; sh -c "$JOB" & wait'"#,
+    // The parent of the job ends.
+    r#"exec timeout 60 sh -c '(sh -c "$JOB" &); exec sleep 60'"#,
+    r#"timeout 60 bash -c 'set -m; (setsid sh -c "$JOB"; true) & wait'; true"#,
+];
+
+/// What happens to lockrun or to its lock.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Killed,
+    KilledInTheGrace,
+    StoppedPastTheLease,
+    LockLost,
+    Told,
+}
+
+impl Event {
+    fn happens(self, tool: &mut Tool, server: &Server) {
+        match self {
+            Self::Killed => tool.signal(Signal::SIGKILL),
+            Self::StoppedPastTheLease => tool.signal(Signal::SIGSTOP),
+            Self::Told => tool.signal(Signal::SIGTERM),
+            Self::KilledInTheGrace => {
+                tool.signal(Signal::SIGTERM);
+                tool.hear("told").signal(Signal::SIGKILL)
+            }
+            Self::LockLost => {
+                let _: () = server.connection().unwrap().del(KEY).unwrap();
+                tool
+            }
+        };
+    }
+}
+
+/// The job ignores TERM.
+fn nothing_is_left_after(event: Event) {
+    at_once(WRAPPERS, |wrapper| {
+        let server = Server::start().unwrap();
+        let job = format!(r#"trap "echo told" TERM; echo in; {LONG}"#);
+        let script = format!("export JOB='{job}'; {wrapper}");
+        let mut tool = Tool::apart(&server, "--lease 3s", &script);
+        tool.hear("in");
+        event.happens(&mut tool, &server);
+        let since = Instant::now();
+        tool.silence();
+        let silent_after = since.elapsed();
+        assert!(silent_after < ms(4_000), "{wrapper}: {silent_after:?}");
+        match event {
+            Event::LockLost => drop(tool.ends_with(70)),
+            Event::Told => assert!(comes_true(|| !is_locked(&server)), "{wrapper}"),
+            _ => {}
+        }
+    });
+}
+
+#[test]
+fn of_a_killed_lockrun_no_process_is_left() {
+    nothing_is_left_after(Event::Killed);
+}
+
+#[test]
+fn of_a_lockrun_killed_in_the_grace_no_process_is_left() {
+    nothing_is_left_after(Event::KilledInTheGrace);
+}
+
+#[test]
+fn of_a_lockrun_stopped_past_its_lease_no_process_is_left() {
+    nothing_is_left_after(Event::StoppedPastTheLease);
+}
+
+#[test]
+fn of_a_lost_lock_no_process_is_left() {
+    nothing_is_left_after(Event::LockLost);
+}
+
+#[test]
+fn of_a_lockrun_that_is_told_to_end_no_process_is_left() {
+    nothing_is_left_after(Event::Told);
+}
+
+/// What it starts after a search is found by its parent only.
+#[test]
+fn a_command_that_starts_processes_all_the_time_leaves_none() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let script = "echo in; exec setsid sh -c 'while :; do setsid sleep 20 & done'";
+        for _ in 0..3 {
+            let mut tool = Tool::apart(&server, "--lease 500ms --wait 5s", script);
+            tool.hear("in").signal(Signal::SIGKILL);
+            tool.silence();
+        }
+    });
+}
+
+/// Its parent has ended, and it has a session of its own: it is to outlive the command.
+#[test]
+fn a_daemon_outlives_the_command() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+            let script = "(setsid sh -c 'echo $$; exec sleep 20 >&-' &); read go; exec cat";
+            let mut tool = Tool::apart(&server, "--lease 3s", script);
+            let daemon = tool.line().parse().unwrap();
+            // It is read only after the daemon's parent has ended.
+            tool.tells("go");
+            tool.echoes("in");
+            tool.signal(signal);
+            tool.silence();
+            let stat = || fs::read_to_string(format!("/proc/{daemon}/stat")).unwrap();
+            assert!(
+                comes_true(|| stat().contains(") S ")),
+                "{signal}: {}",
+                stat()
+            );
+            send(daemon, Signal::SIGKILL);
+            let is_released = || signal == Signal::SIGKILL || !is_locked(&server);
+            assert!(comes_true(is_released));
+        }
+    });
+}
