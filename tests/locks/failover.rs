@@ -69,9 +69,17 @@ impl Address {
 
     /// The same without replication: the new server has none of the data.
     fn lead_to(&self, from: &Server, to: &Server) {
-        let mut conn = from.connection().unwrap();
-        let mut replica_of = redis::cmd("REPLICAOF");
-        replica_of.arg(&["127.0.0.1", "1"]).exec(&mut conn).unwrap();
+        self.lead_to_without(&[], from, to);
+    }
+
+    /// The old server has lost these keys when it becomes a replica.
+    fn lead_to_without(&self, lost: &[&str], from: &Server, to: &Server) {
+        let mut both = redis::pipe();
+        for key in lost {
+            both.del(*key);
+        }
+        both.cmd("REPLICAOF").arg(&["127.0.0.1", "1"]);
+        both.exec(&mut from.connection().unwrap()).unwrap();
         self.target.store(to.port(), Ordering::SeqCst);
     }
 }
@@ -153,16 +161,30 @@ fn the_first_write_after_a_failover_reaches_the_new_master_before_it_returns() {
     }
 }
 
-/// The old master has become a replica before the address leads to the new one.
+/// It tells nobody of a change.
+fn untold() -> Server {
+    let server = Server::start().unwrap();
+    let mut rules = redis::cmd("ACL");
+    rules.arg(&["SETUSER", "default", "resetchannels"]);
+    rules.exec(&mut server.connection().unwrap()).unwrap();
+    server
+}
+
+/// The old master has become a replica before the address leads to the new one. In the last case
+/// it lacks the first lock, and so answers that call without a refusal.
 #[test]
 fn a_release_goes_on_until_the_address_leads_to_the_new_master() {
-    for names in [&["a"][..], &["a", "b"]] {
-        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+    for (names, lost) in [
+        (&["a"][..], &[][..]),
+        (&["a", "b"], &[]),
+        (&["a", "b"], &["lock:a"]),
+    ] {
+        let (old, new) = (untold(), Server::start().unwrap());
         let address = Address::of(&old);
         let locks = crate::plainly(&address.url()).with(Options::new().lease(MINUTE));
         let leases = locks.all_of(names).acquire(LONG).unwrap();
         copy(&old, &new);
-        address.lead_to(&old, &old);
+        address.lead_to_without(lost, &old, &old);
         thread::scope(|scope| {
             scope.spawn(|| {
                 thread::sleep(300 * MS);
@@ -212,6 +234,20 @@ fn what_a_watchdog_learns_of_a_failover_holds_for_the_pool_too() {
         let is_there = pool.get().unwrap().exists::<_, bool>("here").unwrap();
         assert!(is_there, "{held:?} {kept:?}");
     }
+}
+
+/// In a write with a renewal that is refused.
+#[test]
+fn a_replica_that_lacks_a_lock_does_not_end_its_lease() {
+    let (old, new) = (untold(), Server::start().unwrap());
+    let address = Address::of(&old);
+    let locks = crate::plainly(&address.url()).with(Options::new().lease(3_000 * MS));
+    let leases = locks.all_of(["a", "b"]).acquire(LONG).unwrap();
+    assert!(is_renewed_on(&old));
+    copy(&old, &new);
+    address.lead_to_without(&["lock:a"], &old, &new);
+    assert!(is_renewed_on(&new));
+    leases.release().unwrap();
 }
 
 fn has_lock(server: &Server) -> bool {
