@@ -77,7 +77,7 @@ pub(super) struct Sentinels {
 impl Sentinels {
     /// # Errors
     /// [`Error::Invalid`] if there are none, or the name is not valid for a master.
-    pub(super) fn new(sentinels: Vec<Client>, master: &str) -> Result<Self> {
+    pub(super) fn new(mut sentinels: Vec<Client>, master: &str) -> Result<Self> {
         if sentinels.is_empty() {
             return Err(Error::invalid("sentinels", "at least one is required"));
         }
@@ -86,11 +86,17 @@ impl Sentinels {
             let reason = "it must consist of letters, digits, `.`, `-` and `_`";
             return Err(Error::invalid("master", reason));
         }
+        let mut names = Vec::new();
+        // One that is named twice has one vote.
+        sentinels.retain(|client| {
+            let name = reasons::shown(client.get_connection_info().addr());
+            let is_new = !names.contains(&name);
+            names.extend(is_new.then_some(name));
+            is_new
+        });
         Ok(Self {
             master: master.to_owned(),
-            names: (sentinels.iter())
-                .map(|client| reasons::shown(client.get_connection_info().addr()))
-                .collect(),
+            names,
             known: Mutex::default(),
             asking: Mutex::new(SentinelConnections::new(sentinels)),
         })
