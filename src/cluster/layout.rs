@@ -1,6 +1,6 @@
 //! Parses a node's reply to `CLUSTER SLOTS`.
 
-use std::{fmt, ops::RangeInclusive, sync::Arc};
+use std::{collections::HashMap, fmt, ops::RangeInclusive, sync::Arc};
 
 use redis::Value;
 
@@ -42,7 +42,7 @@ impl fmt::Debug for AddressMap {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) id: String,
-    /// `None`: the node that was asked does not know it.
+    /// `None`: the node announces none.
     pub(super) address: Option<Address>,
 }
 
@@ -86,15 +86,17 @@ pub(super) fn read(
 }
 
 /// Parses a node. The node that was asked may return an empty host for itself, meaning the address
-/// where it was asked. `?` stands for a host that it does not know.
+/// where it was asked. `?` stands for a host that has no name: its IP address may follow the id.
 fn read_node(node: Value, asked: &Address, address_map: Option<&AddressMap>) -> Option<Node> {
     let mut parts = parts_of(node)?;
     let host: Option<String> = redis::from_redis_value(parts.next()?).ok()?;
     let port = read_number(parts.next()?)?;
     let id = redis::from_redis_value(parts.next()?).ok()?;
+    let more = parts.next().unwrap_or(Value::Nil);
+    let more: HashMap<String, String> = redis::from_redis_value(more).unwrap_or_default();
     let host = match host.as_deref().unwrap_or_default() {
         "" => Some(&*asked.host),
-        "?" => None,
+        "?" => more.get("ip").map(|ip| &**ip).filter(|ip| !ip.is_empty()),
         host => Some(host),
     };
     let said = host
@@ -159,6 +161,28 @@ mod tests {
         assert_eq!(found[0].master.address, Some(Address::new("asked", 7)));
         assert_eq!(found[0].replicas[0].address, None);
         assert_eq!(found[0].replicas[1].address, Some(Address::new("asked", 5)));
+    }
+
+    /// By RESP2 and RESP3, with a host name beside it and without.
+    #[test]
+    fn the_ip_beside_a_question_mark_is_the_address() {
+        let ip = "$2\r\nip\r\n$8\r\n10.0.0.9\r\n";
+        let name = "$8\r\nhostname\r\n$1\r\nh\r\n";
+        let known = Some(Address::new("10.0.0.9", 7));
+        for (metadata, address) in [
+            (format!("*2\r\n{ip}"), known.clone()),
+            (format!("%1\r\n{ip}"), known.clone()),
+            (format!("*4\r\n{name}{ip}"), known.clone()),
+            (String::from("*2\r\n$2\r\nip\r\n$0\r\n\r\n"), None),
+            (format!("*2\r\n{name}"), None),
+            (String::from("*0\r\n"), None),
+            (String::from("$1\r\nx\r\n"), None),
+        ] {
+            let node = node("?", 7, "a").replacen("*3", "*4", 1);
+            let text = format!("*1\r\n*3\r\n:0\r\n:1\r\n{node}{metadata}");
+            let found = layout(&text, None).unwrap();
+            assert_eq!(found[0].master.address, address, "{metadata}");
+        }
     }
 
     #[test]

@@ -161,8 +161,12 @@ impl Map {
             Some(_) => self.refresh(REST, Deadline::after(deadline.remaining() / 2)),
             None => self.ask(deadline)?,
         }
-        self.known.lock().shard_of(slot).ok_or_else(|| Error::Pool {
-            reason: format!("no node of the cluster serves the slot {slot} of `{key}`"),
+        let known = self.known.lock();
+        known.shard_of(slot).ok_or_else(|| Error::Pool {
+            reason: format!(
+                "no node of the cluster serves the slot {slot} of `{key}`{}",
+                known.why_unserved(|slots| slots.contains(&slot))
+            ),
             source: None,
         })
     }

@@ -23,8 +23,9 @@ pub(super) fn ask_all(nodes: &Nodes, lock: &LockName, deadline: Deadline) -> (Fi
     let found = match unserved {
         0 => format!("a cluster of {} shards", shards.len()),
         _ => format!(
-            "a cluster of {} shards, unserved slots: {unserved}",
-            shards.len()
+            "a cluster of {} shards, unserved slots: {unserved}{}",
+            shards.len(),
+            nodes.why_unserved()
         ),
     };
     let topology = if unserved == 0 {

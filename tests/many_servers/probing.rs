@@ -95,6 +95,14 @@ fn the_masters_of_a_cluster() {
 #[test]
 fn a_missing_shard_and_unserved_slots() {
     let cluster = Cluster::start().unwrap();
+    // Its nodes announce host names, have none, and are reached by their IP addresses.
+    for node in &cluster.nodes {
+        let mut set = redis::cmd("CONFIG");
+        set.arg(&["SET", "cluster-preferred-endpoint-type", "hostname"]);
+        set.exec(&mut node.connection().unwrap()).unwrap();
+    }
+    let found = probe(&cluster.url());
+    says(&found, "shards", Severity::Good, "3 of 3 execute a script");
     let slot = cluster.slot_of("a").unwrap();
     let owner = cluster.master_of("a").unwrap();
     let mut conn = cluster.nodes[owner].connection().unwrap();
