@@ -13,7 +13,7 @@ pub(crate) use operation::{
     is_wrong_kind, is_wrong_type, may_connect_later, may_pass, no_answer, unanswered_ahead,
     with_text,
 };
-pub(crate) use refusals::{code, makes_no_sense, refusal, saying};
+pub(crate) use refusals::{code, in_words, makes_no_sense, refusal, saying};
 
 /// The result type of this library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,6 +1,6 @@
 //! Refusals by the server: their codes, and texts that explain them.
 
-use std::io;
+use std::{error::Error as StdError, io, sync::Arc};
 
 use redis::{ErrorKind, RedisError, Value};
 
@@ -67,6 +67,23 @@ pub(crate) fn refusal(error: &RedisError) -> &'static str {
     }
 }
 
+/// Says that the other side closed the connection, which the standard library calls an "unexpected
+/// end of file" or a "broken pipe".
+pub(crate) fn in_words(error: RedisError) -> RedisError {
+    match io_error(&error).map(io::Error::kind) {
+        Some(kind @ (io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe)) => {
+            io::Error::new(kind, "the connection was closed").into()
+        }
+        _ => error,
+    }
+}
+
+/// redis-rs keeps it in an `Arc`, and does not return it.
+fn io_error(error: &RedisError) -> Option<&io::Error> {
+    let kept: &Arc<dyn StdError + Send + Sync> = StdError::source(error)?.downcast_ref()?;
+    kept.downcast_ref()
+}
+
 /// Removes secrets and noise from the error.
 ///
 /// The server echoes the arguments of an unknown command, and one of them may be a token. It names
@@ -76,6 +93,7 @@ pub(super) fn cleaned(error: RedisError) -> RedisError {
     if error.is_timeout() {
         return io::Error::new(io::ErrorKind::TimedOut, "no reply in time").into();
     }
+    let error = in_words(error);
     let message = message(&error);
     if let Some((command, _)) = message.split_once(", with args beginning with") {
         return saying(&error, command);
@@ -162,6 +180,25 @@ mod tests {
             ("NOPERM no permissions".to_owned(), "NoPerm: no permissions"),
         ] {
             assert_eq!(cleaned(answer(&line)).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_connection_that_ended_is_told_in_words() {
+        for (kind, words) in [
+            (io::ErrorKind::UnexpectedEof, "the connection was closed"),
+            (io::ErrorKind::BrokenPipe, "the connection was closed"),
+            (io::ErrorKind::WouldBlock, "no reply in time"),
+            (io::ErrorKind::ConnectionRefused, "connection refused"),
+        ] {
+            let before = RedisError::from(io::Error::from(kind));
+            let after = cleaned(before.clone());
+            assert_eq!(after.to_string(), words);
+            assert_eq!(after.is_timeout(), before.is_timeout());
+            assert_eq!(
+                after.is_connection_dropped(),
+                before.is_connection_dropped()
+            );
         }
     }
 

@@ -4,7 +4,7 @@ use std::{fmt::Display, time::Duration};
 
 use redis::{ConnectionAddr, ErrorKind, RedisError, ServerErrorKind};
 
-use crate::error::{Error, Result, refusal};
+use crate::error::{Error, Result, in_words, refusal};
 
 /// Formats a server by its address, as the subject of a sentence.
 pub(crate) fn redis_at(address: &ConnectionAddr) -> String {
@@ -54,7 +54,7 @@ pub(crate) fn failure(server: &str, limit: Duration, error: RedisError) -> Error
     };
     Error::Pool {
         reason,
-        source: Some(error),
+        source: Some(in_words(error)),
     }
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn no_useful_answer(
     if knows_none_yet && !may_pass {
         return Error::invalid("url", reason);
     }
-    let source = may_pass.then_some(error);
+    let source = may_pass.then(|| in_words(error));
     Error::Pool { reason, source }
 }
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     cancel::Cancel,
-    error::{Error, Result, no_answer},
+    error::{Error, Result, in_words, no_answer},
     pool::Connector,
     time::{self, Deadline},
     wire::{Call, is_unknown_script},
@@ -114,6 +114,6 @@ impl WaitersConnection {
 pub(super) fn was_not_sent(source: RedisError) -> Error {
     Error::Pool {
         reason: String::from("the server did not answer earlier calls"),
-        source: Some(source),
+        source: Some(in_words(source)),
     }
 }

@@ -106,19 +106,27 @@ fn tls_without_its_feature_names_the_feature() {
 
 #[test]
 fn a_server_of_another_kind_is_named() {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for connection in listener.incoming() {
-            let mut connection = connection.unwrap();
-            let _ = connection.read(&mut [0; 1_000]);
-            let _ = connection.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
-        }
-    });
-    let pool = Pool::connect(&format!("redis://:password@{address}/")).unwrap();
-    let texts = texts(pool.get().unwrap_err());
-    let wanted = format!("{address} does not answer like a Redis server");
-    assert!(texts.contains(&wanted), "{texts}");
+    for (answer, what) in [
+        (
+            "HTTP/1.1 400 Bad Request\r\n\r\n",
+            "HERE does not answer like a Redis server",
+        ),
+        ("", "cannot reach redis at HERE: the connection was closed"),
+    ] {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            for connection in listener.incoming() {
+                let mut connection = connection.unwrap();
+                let _ = connection.read(&mut [0; 1_000]);
+                let _ = connection.write_all(answer.as_bytes());
+            }
+        });
+        let pool = Pool::connect(&format!("redis://:password@{address}/")).unwrap();
+        let texts = texts(pool.get().unwrap_err());
+        let wanted = what.replace("HERE", &address.to_string());
+        assert!(texts.contains(&wanted), "{texts}");
+    }
 }
 
 #[test]
