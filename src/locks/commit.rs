@@ -17,7 +17,6 @@ use crate::{
     name::check_size,
     recipes::{
         once::LastRun,
-        simple::PATIENCE,
         transaction::{CommitMark, HeldCommit, Transaction, WatchedConnection},
     },
     renewing::{entry::Ask, lease_state::RenewalState},
@@ -330,7 +329,7 @@ impl Lease {
         let name = "Lease::transaction";
         self.check_here(name)?;
         let proof = self.hold().proof();
-        let transaction = Transaction::new(self.operation(name), keys, PATIENCE).while_held(&proof);
+        let transaction = Transaction::while_held(self.operation(name), keys, &proof);
         let attempted = self.send_checked(name, || {
             self.on_pooled(|conn| transaction.run(conn, &mut attempt))
         })?;

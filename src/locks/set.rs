@@ -12,10 +12,7 @@ use redis::Pipeline;
 use super::{acquire::SetWait, lease::Lease, lock::Lock, options::Options, release::let_go_all};
 use crate::{
     error::{Error, Operation, Result, ensure},
-    recipes::{
-        simple::PATIENCE,
-        transaction::{HeldCommit, Proof, Transaction, WatchedConnection},
-    },
+    recipes::transaction::{HeldCommit, Proof, Transaction, WatchedConnection},
     renewing::signal::LostSignal,
     time::Deadline,
     token::FencingToken,
@@ -298,8 +295,7 @@ impl Leases {
         let name = "Leases::transaction";
         let first = self.on_one_server(name)?;
         let proof = self.proof();
-        let transaction =
-            Transaction::new(first.operation(name), keys, PATIENCE).while_held(&proof);
+        let transaction = Transaction::while_held(first.operation(name), keys, &proof);
         let attempted = self.send_checked(name, || {
             first.on_pooled(|conn| transaction.run(conn, &mut attempt))
         })?;

@@ -16,7 +16,7 @@ use super::once::LastRun;
 use crate::{
     error::{Operation, Result},
     name::Owner,
-    time::Deadline,
+    time::{Backoff, Deadline},
     wire::{command, typed},
 };
 pub(crate) use proof::Proof;
@@ -24,8 +24,9 @@ pub use watched::WatchedConnection;
 use watched::check_commands;
 pub(crate) use watched::{Attempted, LockState, WantedLock, was_interrupted};
 
-/// The maximum number of attempts of a commit while the lock stays ours.
-const COMMIT_ATTEMPTS: u32 = 8;
+/// The time after its first failed attempt for which a commit or a transaction restarts, as in the
+/// book's `list_item`.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A transaction that restarts if a watched key has changed.
 pub(crate) struct Transaction<'a> {
@@ -34,7 +35,6 @@ pub(crate) struct Transaction<'a> {
     keys: Vec<&'a str>,
     proof: Option<&'a Proof<'a>>,
     patience: Duration,
-    attempts: u32,
 }
 
 /// The closure's value and the replies to its commands, from a transaction that was executed or had
@@ -49,17 +49,20 @@ impl<'a> Transaction<'a> {
             keys: keys.to_vec(),
             proof: None,
             patience,
-            attempts: u32::MAX,
         }
     }
 
-    /// Also limits the number of attempts.
-    pub(crate) fn at_most(self, attempts: u32) -> Self {
-        Self { attempts, ..self }
+    /// Creates a transaction that is executed only while the lock is held.
+    pub(crate) fn while_held(
+        operation: Operation<'a>,
+        keys: &[&'a str],
+        proof: &'a Proof<'a>,
+    ) -> Self {
+        Self::new(operation, keys, PATIENCE).proving(proof)
     }
 
     /// Executes only while the lock is held.
-    pub(crate) fn while_held(self, proof: &'a Proof<'a>) -> Self {
+    pub(crate) fn proving(self, proof: &'a Proof<'a>) -> Self {
         Self {
             keys: [&*proof.keys, &*self.keys].concat(),
             proof: Some(proof),
@@ -87,8 +90,7 @@ impl<'a> Transaction<'a> {
     ) -> Attempted<Executed<T>> {
         let key = wanted.as_ref().map(|(wanted, _)| wanted.lock.key());
         let release = key.map(|key| command(&["DEL", key]));
-        let mut deadline = None;
-        let mut made = 0;
+        let (mut deadline, mut pauses) = (None, Backoff::new());
         loop {
             let watching = (&*self.keys, self.proof);
             let taking = wanted.as_mut().map(|(lock, state)| (*lock, &mut **state));
@@ -102,10 +104,15 @@ impl<'a> Transaction<'a> {
             if let Some(results) = watched.commit(writes, release.as_ref())? {
                 return Ok(Ok((value, results)));
             }
-            made += 1;
+            let is_first = deadline.is_none();
             let deadline = *deadline.get_or_insert_with(|| Deadline::after(self.patience));
-            if made >= self.attempts || deadline.has_passed() {
+            if deadline.has_passed() {
                 return Err(self.operation.contended());
+            }
+            // Under a lock the first change may have been a renewal. Later ones are those of others
+            // who share it. Without a lock the book's loop restarts at once.
+            if !is_first && self.proof.is_some() {
+                pauses.pause(deadline);
             }
         }
     }
@@ -201,9 +208,7 @@ impl<'a> HeldCommit<'a> {
     /// already exists.
     pub(crate) fn send(&self, conn: &mut Connection) -> Result<Result<Vec<Value>, LastRun>> {
         let keys: Vec<&str> = self.mark.iter().map(|mark| &*mark.key).collect();
-        let transaction = Transaction::new(self.operation, &keys, Duration::MAX)
-            .at_most(COMMIT_ATTEMPTS)
-            .while_held(&self.proof);
+        let transaction = Transaction::while_held(self.operation, &keys, &self.proof);
         let attempt = |conn: &mut WatchedConnection<'_>, pipe: &mut Pipeline| {
             let mut setting = None;
             if let Some(mark) = &self.mark {

@@ -1,7 +1,10 @@
 //! Commits that use their own connection, release the lock, or run once.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, SystemTime},
 };
@@ -516,5 +519,29 @@ fn a_known_loss_is_reported_without_a_free_connection() {
                 assert!(matches!(asked, Err(Error::Lost { .. })), "{asked:?}");
             }
         }
+    });
+}
+
+/// Each visit changes the key that a commit watches.
+#[test]
+fn busy_visitors_of_a_shared_lock_do_not_fail_its_commits() {
+    let bench = bench();
+    let kinds = [bench.locks.read("a"), bench.locks.semaphore("b", 5)];
+    at_once(kinds, |lock| {
+        let lease = lock.acquire(LONG).unwrap();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        lock.acquire(LONG).unwrap().release().unwrap();
+                    }
+                });
+            }
+            let commits: Vec<_> = (0..100).map(|_| lease.commit(count_up)).collect();
+            is_over.store(true, Ordering::Relaxed);
+            let failed: Vec<_> = commits.iter().filter(|done| done.is_err()).collect();
+            assert!(failed.is_empty(), "{} of 100: {failed:?}", failed.len());
+        });
     });
 }

@@ -74,7 +74,7 @@ scripts! {
 }
 
 pub use several::with_locks;
-pub(crate) use under_lock::{PATIENCE, run_with_lock};
+pub(crate) use under_lock::run_with_lock;
 pub use under_lock::{transaction_while_held, transaction_with_lock, with_lock};
 
 /// The maximum number of attempts of a release, which is retried if the lock changes between its
@@ -239,7 +239,7 @@ pub fn release_lock(conn: &mut Connection, lock_name: &str, token: &Token) -> Re
 /// - [`Error::Unknown`](crate::Error::Unknown): the `EXEC` got no reply. Either everything was
 ///   written or nothing.
 /// - [`Error::Reply`](crate::Error::Reply): it was written, but the replies do not fit `T`.
-/// - [`Error::Contended`](crate::Error::Contended): the lock changed in each of 8 attempts. Nothing
+/// - [`Error::Contended`](crate::Error::Contended): the lock kept changing for 5 s. Nothing
 ///   was written.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was written.

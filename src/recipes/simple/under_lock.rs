@@ -21,9 +21,6 @@ use crate::{
     time::lease_millis,
     token::Token,
 };
-
-/// The time for which a transaction is retried, as in the book's `list_item`.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// The maximum number of attempts to release a lock while signals interrupt them.
 const RELEASES: u32 = 100;
 
@@ -139,7 +136,7 @@ pub fn transaction_while_held<T>(
     let lock = LockName::new(lock_name)?;
     let operation = Operation::new("transaction_while_held", lock_name);
     let proof = Proof::by_value(&lock, token);
-    let transaction = Transaction::new(operation, keys, PATIENCE).while_held(&proof);
+    let transaction = Transaction::while_held(operation, keys, &proof);
     Ok(transaction.run(conn, attempt)??.0)
 }
 
@@ -216,7 +213,7 @@ pub(crate) fn run_with_lock<T>(
 ) -> Attempted<Option<Executed<T>>> {
     let (lock, token) = (&wanted.lock, &wanted.token);
     let proof = Proof::by_value(lock, token);
-    let transaction = transaction.while_held(&proof);
+    let transaction = transaction.proving(&proof);
     let mut state = LockState::Wanted;
     let attempted = catch_unwind(AssertUnwindSafe(|| {
         transaction.run_taking(conn, Some((wanted, &mut state)), attempt)
