@@ -20,7 +20,9 @@ use crate::{
         transaction::{CommitMark, HeldCommit, Transaction, WatchedConnection},
     },
     renewing::{entry::Ask, lease_state::RenewalState},
+    server::Patience,
     time::{Backoff, Deadline, lease_millis},
+    verdict::Evidence,
     wire::{count, is_interrupted},
 };
 
@@ -244,7 +246,7 @@ impl Lease {
             RenewalState::Lost(reason) => {
                 Err(self.lease_state().lost_error(operation, Some(reason)))
             }
-            RenewalState::Held | RenewalState::Unknown => self.send(&commit),
+            RenewalState::Held | RenewalState::Unknown => self.unless_behind(|| self.send(&commit)),
         };
         let given_back = match &done {
             Ok(results) => {
@@ -371,11 +373,30 @@ impl Lease {
 
     /// Sends a transaction to the server that has the lock, and records the loss if the server
     /// reports one. `send` must not return an error of a caller's closure.
-    fn send_checked<T>(&self, name: &'static str, send: impl FnOnce() -> Result<T>) -> Result<T> {
-        let done = self.send_tracked(send);
+    fn send_checked<T>(
+        &self,
+        name: &'static str,
+        mut send: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        let done = self.unless_behind(|| self.send_tracked(&mut send));
         match &done {
             Err(Error::Lost { .. }) => Err(self.not_ours(name, None)),
             Err(Error::WrongKind { .. }) => self.look_if_lost(name).and(done),
+            _ => done,
+        }
+    }
+
+    /// Sends a transaction again if a replica that is behind its master has read the proof of the
+    /// hold: a look finds that out.
+    fn unless_behind<T>(&self, mut send: impl FnMut() -> Result<T>) -> Result<T> {
+        let done = send();
+        let Err(Error::Lost { .. }) = done else {
+            return done;
+        };
+        let look = Ask::Look.of(self.hold());
+        let asked = self.stack.server.ask(&look, Patience::USUAL);
+        match asked.map(|asked| Evidence::of(asked.of_both())) {
+            Ok(Evidence::Ours(_)) => send(),
             _ => done,
         }
     }

@@ -374,16 +374,18 @@ impl Leases {
 
     /// Sends a transaction, which counts as outstanding for each lock, and records the loss if the
     /// server reports one. `send` must not return an error of a caller's closure.
-    fn send_checked<T>(&self, name: &'static str, send: impl FnOnce() -> Result<T>) -> Result<T> {
-        let outstanding = || {
-            self.leases
-                .iter()
-                .map(|lease| lease.lease_state().outstanding())
-        };
-        outstanding().for_each(|mut it| it.commit_is_out());
-        let done = send();
-        if !matches!(done, Err(Error::Unknown { .. })) {
-            outstanding().for_each(|mut it| it.commit_is_answered());
+    fn send_checked<T>(
+        &self,
+        name: &'static str,
+        mut send: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        let mut done = self.send_tracked(&mut send);
+        if let Err(error @ Error::Lost { .. }) = &done {
+            self.find_the_lost(name, error);
+            // None: then a replica that is behind its master has read the proof.
+            if self.check_for(name).is_ok() {
+                done = self.send_tracked(send);
+            }
         }
         match done {
             Err(Error::Redis { source, .. }) if source.code() == Some("CROSSSLOT") => {
@@ -399,19 +401,28 @@ impl Leases {
         }
     }
 
-    /// Marks the lost locks, by the error of a transaction. Two locks may have the name that it
-    /// gives, and a key of another type may be any lock's: then the server is asked about each.
+    fn send_tracked<T>(&self, send: impl FnOnce() -> Result<T>) -> Result<T> {
+        let outstanding = || {
+            self.leases
+                .iter()
+                .map(|lease| lease.lease_state().outstanding())
+        };
+        outstanding().for_each(|mut it| it.commit_is_out());
+        let done = send();
+        if !matches!(done, Err(Error::Unknown { .. })) {
+            outstanding().for_each(|mut it| it.commit_is_answered());
+        }
+        done
+    }
+
+    /// Asks the server about each lock that the error of a transaction may mean. Two locks may have
+    /// the name that it gives, and a key of another type may be any lock's.
     fn find_the_lost(&self, name: &'static str, error: &Error) {
         let of_the_name = |lease: &&Lease| match error {
             Error::Lost { context, .. } => lease.name() == context.lock,
             _ => true,
         };
-        let maybe: Vec<&Lease> = self.leases.iter().filter(of_the_name).collect();
-        if let ([lost], Error::Lost { .. }) = (&*maybe, error) {
-            lost.handle.lose(None);
-            return;
-        }
-        for lease in maybe {
+        for lease in self.leases.iter().filter(of_the_name) {
             let _ = lease.look_if_lost(name);
         }
     }

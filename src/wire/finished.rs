@@ -46,10 +46,12 @@ impl Finished {
     }
 }
 
-/// True if a replica refused to write. Before Redis 7 an error inside a script has its code in the
-/// text only.
+/// True if a replica refused to write, or to answer while its master is out of reach. Before Redis
+/// 7 an error inside a script has its code in the text only.
 pub(crate) fn is_from_replica(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+    let code = error.kind();
+    code == ErrorKind::Server(ServerErrorKind::ReadOnly)
+        || code == ErrorKind::Server(ServerErrorKind::MasterDown)
         || error
             .detail()
             .is_some_and(|detail| detail.contains("-READONLY "))

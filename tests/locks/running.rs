@@ -103,7 +103,6 @@ fn a_failed_release_loses_no_value() {
         "OOM no",
         "LOADING not yet",
         "BUSY no",
-        "MASTERDOWN no",
         "ERR no",
         "swallow",
         "cut after",
