@@ -103,7 +103,8 @@ fn of_a_lockrun_that_is_told_to_end_no_process_is_left() {
 fn a_command_that_starts_processes_all_the_time_leaves_none() {
     unless_halted(|| {
         let server = Server::start().unwrap();
-        let script = "echo in; exec setsid sh -c 'while :; do setsid sleep 20 & done'";
+        // It sleeps first, since the guardian learns of it after its start.
+        let script = "exec setsid sh -c 'sleep 0.5; echo in; while :; do setsid sleep 20 & sleep 0.02; done'";
         for _ in 0..3 {
             let mut tool = Tool::apart(&server, "--lease 500ms --wait 5s", script);
             tool.hear("in").signal(Signal::SIGKILL);
