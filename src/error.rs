@@ -9,9 +9,8 @@ use redis::RedisError;
 
 use crate::token::Token;
 pub(crate) use operation::{
-    Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, WRONG_MARK, is_left_by_replicas, is_unconfirmed,
-    is_wrong_kind, is_wrong_type, may_connect_later, may_pass, no_answer, unanswered_ahead,
-    with_text,
+    Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, WrongKey, is_left_by_replicas, is_unconfirmed,
+    may_connect_later, may_pass, no_answer, unanswered_ahead, with_text, wrong_key,
 };
 pub(crate) use refusals::{code, in_words, makes_no_sense, refusal, saying};
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use redis::{RedisError, RedisResult, Value};
 
-use crate::error::{LostReason, is_wrong_type, makes_no_sense};
+use crate::error::{LostReason, WrongKey, makes_no_sense, wrong_key};
 
 /// One reply, read as evidence about a hold.
 #[derive(Debug)]
@@ -36,19 +36,12 @@ impl Evidence {
             Ok(Value::Int(0)) => Self::NotOurs,
             Ok(Value::Int(held @ 1..)) => Self::Ours(held.unsigned_abs()),
             Ok(_) => Self::NotKnown(makes_no_sense()),
-            Err(error) if is_another_kind(&error) => Self::AnotherKind(error),
-            Err(error) => Self::NotKnown(error),
+            // If only its companion holds something else, the lock is still ours.
+            Err(error) => match wrong_key(&error) {
+                Some((WrongKey::Lock, _)) => Self::AnotherKind(error),
+                _ => Self::NotKnown(error),
+            },
         }
-    }
-}
-
-/// Returns true if the lock's own key holds something else. If only its companion does, the lock is
-/// still ours.
-fn is_another_kind(refusal: &RedisError) -> bool {
-    match refusal.code() {
-        Some("COMPANION") => false,
-        Some("WRONGKIND") => true,
-        _ => is_wrong_type(refusal),
     }
 }
 

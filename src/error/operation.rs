@@ -84,10 +84,10 @@ impl<'a> Operation<'a> {
 
     /// Converts a failure after which nothing has changed on the server.
     pub(crate) fn failed(self, source: RedisError) -> Error {
+        if let Some((_, found)) = wrong_key(&source) {
+            return self.wrong_kind(found);
+        }
         match (source.code(), message(&source)) {
-            _ if is_wrong_type(&source) => self.wrong_kind("a key of another type"),
-            (Some("WRONGKIND" | WRONG_MARK), found) => self.wrong_kind(found),
-            (Some("COMPANION"), found) => self.wrong_kind(found.trim_start_matches("WRONGKIND ")),
             (Some("INVALIDEND"), reason) => Error::invalid("end", reason),
             (Some("INVALIDTOKEN"), reason) => Error::invalid("token", reason),
             (Some(TOO_FEW_REPLICAS), counts) => self.too_few_replicas(counts),
@@ -154,9 +154,6 @@ impl<'a> Operation<'a> {
 /// refused `WAIT`, so their number is unknown.
 pub(crate) const TOO_FEW_REPLICAS: &str = "TOOFEWREPLICAS";
 pub(crate) const REFUSED_WAIT: &str = "REFUSEDWAIT";
-/// The key of a run's mark holds something else. The error text names the key.
-pub(crate) const WRONG_MARK: &str = "WRONGMARK";
-
 /// Returns true if the master did the write all the same.
 pub(crate) fn is_unconfirmed(error: &RedisError) -> bool {
     matches!(error.code(), Some(TOO_FEW_REPLICAS | REFUSED_WAIT))
@@ -207,18 +204,72 @@ pub(crate) fn no_answer() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 
-/// Returns true if a key has the wrong type for the command. Before Redis 7 a script's error has
-/// the code inside its message.
-pub(crate) fn is_wrong_type(error: &RedisError) -> bool {
-    error.code() == Some("WRONGTYPE") || message(error).contains("WRONGTYPE")
+/// The key that holds a value which the command or script does not handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WrongKey {
+    /// The lock's own, or that of a plain command.
+    Lock,
+    Companion,
+    /// That of a run's mark. The error text names the key.
+    Mark,
 }
 
-/// Returns true if a key holds a value that the command or script does not handle.
-pub(crate) fn is_wrong_kind(error: &RedisError) -> bool {
-    is_wrong_type(error) || matches!(error.code(), Some("WRONGKIND" | WRONG_MARK))
+/// Returns the key that holds something else, and what it holds. `None`: another error. Before
+/// Redis 7 a script's error has its code inside its message.
+pub(crate) fn wrong_key(error: &RedisError) -> Option<(WrongKey, &str)> {
+    let (code, text) = (error.code().unwrap_or_default(), message(error));
+    let has_wrong_type = code == "WRONGTYPE" || text.contains("WRONGTYPE");
+    let found = if has_wrong_type {
+        "a key of another type"
+    } else {
+        text.trim_start_matches("WRONGKIND ")
+    };
+    let key = match code {
+        "COMPANION" => WrongKey::Companion,
+        "WRONGMARK" => WrongKey::Mark,
+        "WRONGKIND" => WrongKey::Lock,
+        _ if has_wrong_type => WrongKey::Lock,
+        _ => return None,
+    };
+    Some((key, found))
 }
 
 /// Returns the server's error with a clearer text.
 pub(crate) fn with_text(error: &RedisError, words: &'static str) -> RedisError {
     RedisError::from((error.kind(), words, message(error).to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_key_that_holds_something_else() {
+        const TYPE: &str = "a key of another type";
+        for (code, text, expected) in [
+            ("WRONGKIND", "x", Some((WrongKey::Lock, "x"))),
+            ("WRONGTYPE", "x", Some((WrongKey::Lock, TYPE))),
+            (
+                "ERR",
+                "in a script: -WRONGTYPE x",
+                Some((WrongKey::Lock, TYPE)),
+            ),
+            ("COMPANION", "WRONGKIND x", Some((WrongKey::Companion, "x"))),
+            (
+                "COMPANION",
+                "WRONGTYPE x",
+                Some((WrongKey::Companion, TYPE)),
+            ),
+            (
+                "WRONGMARK",
+                "x, at `y`",
+                Some((WrongKey::Mark, "x, at `y`")),
+            ),
+            ("OOM", "x", None),
+        ] {
+            let error = redis::parse_redis_value(format!("-{code} {text}\r\n").as_bytes());
+            let error = error.unwrap().extract_error().unwrap_err();
+            assert_eq!(wrong_key(&error), expected, "{code} {text}");
+        }
+    }
 }

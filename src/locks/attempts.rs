@@ -24,7 +24,7 @@ use redis::RedisError;
 
 use super::{lease::LeaseGrant, options::Settings};
 use crate::{
-    error::{Error, Operation, Result, WRONG_MARK, is_unconfirmed, may_pass, refusal},
+    error::{Error, Operation, Result, WrongKey, is_unconfirmed, may_pass, refusal, wrong_key},
     recipes::{
         hold::{Attempt, Hold, LockKind},
         once::LastRun,
@@ -232,7 +232,10 @@ impl<'a> Attempts<'a> {
 
     fn failed(&mut self, error: RedisError, again: bool) -> Result<AttemptOutcome> {
         let (passes, is_unconfirmed) = (may_pass(&error), is_unconfirmed(&error));
-        let (names_its_key, refusal) = (error.code() == Some(WRONG_MARK), refusal(&error));
+        let (names_its_key, refusal) = (
+            matches!(wrong_key(&error), Some((WrongKey::Mark, _))),
+            refusal(&error),
+        );
         let error = self.operation.unanswered(Some(self.hold.token()), error);
         let is_unknown = matches!(error, Error::Unknown { .. });
         if again || is_unknown {

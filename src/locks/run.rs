@@ -229,9 +229,10 @@ impl Lease {
                     match Evidence::of(reply.of_both()) {
                         Evidence::Ours(_) => return Ok(true),
                         Evidence::NotOurs => return Ok(false),
-                        // The first call may have marked the run and released the lock.
-                        Evidence::AnotherKind(_) if again => {
-                            return Err(operation.unknown(None, no_answer()));
+                        // An earlier call may have marked the run and released the lock.
+                        Evidence::AnotherKind(_) if again || unknown.is_some() => {
+                            let unanswered = || operation.unknown(None, no_answer());
+                            return Err(unknown.unwrap_or_else(unanswered));
                         }
                         Evidence::AnotherKind(found) => {
                             self.failed(RenewalError::Sent(found));

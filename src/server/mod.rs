@@ -49,7 +49,7 @@ pub(crate) use renewals::{RenewalAnswer, RenewalError, Renewals, RenewalsConnect
 use crate::cluster::{Nodes, PerShard, ShardId};
 use crate::{
     cancel::Cancel,
-    error::{Result, is_unconfirmed, is_wrong_kind, no_answer},
+    error::{Result, is_unconfirmed, no_answer, wrong_key},
     pool::{Connector, Limits, PooledConnection},
     time::{self, Clock, Deadline},
     wire::Call,
@@ -202,7 +202,7 @@ impl Reply {
     /// the first took effect. An error about the kind of the key is kept: it describes the key as
     /// it is now.
     pub(crate) fn of_both(self) -> RedisResult<Value> {
-        let is_refusal = |error: &RedisError| !is_unconfirmed(error) && !is_wrong_kind(error);
+        let is_refusal = |error: &RedisError| !is_unconfirmed(error) && wrong_key(error).is_none();
         match self.answer {
             Err(error) if self.again && is_refusal(&error) => Err(no_answer()),
             answer => answer,

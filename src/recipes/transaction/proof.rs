@@ -10,7 +10,7 @@
 use redis::{Cmd, Pipeline, ServerError, Value};
 
 use crate::{
-    error::{Error, Operation, Result, is_wrong_type},
+    error::{Error, Operation, Result, wrong_key},
     name::{LockName, Owner},
     recipes::number,
     token::Token,
@@ -170,7 +170,7 @@ pub(super) fn read_refused(
 ) -> Error {
     let refusal = refusal.clone().into();
     match key.map(String::from_utf8_lossy) {
-        Some(key) if is_wrong_type(&refusal) => {
+        Some(key) if wrong_key(&refusal).is_some() => {
             operation.wrong_kind(format!("a value of another type at `{key}`"))
         }
         _ => operation.failed(refusal),
