@@ -21,7 +21,6 @@ use crate::{
     time::{self, Backoff, Deadline},
     wire::{
         Call, Finished, ask, exchange_each, is_from_replica, is_interrupted, is_unknown_script,
-        refuse_all_of_a_replica,
     },
 };
 
@@ -168,9 +167,12 @@ impl RedisServer {
             Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
         };
         let (sent, epoch) = (time::now(), conn.epoch());
-        let mut answers = Vec::with_capacity(calls.len());
+        let mut replies = Vec::with_capacity(calls.len());
         let mut hear = |answer: RedisResult<Value>| {
-            answers.push(answer.and_then(Value::extract_error));
+            let answer = answer.and_then(Value::extract_error);
+            let mut reply = Reply::untracked(answer, sent, false);
+            self.heard(&mut reply, epoch);
+            replies.push(Ok(reply));
         };
         let exchanged = limit(&mut conn, patience, self.limits().answer).map(|limit| {
             let packed = packed(calls, teaching, None);
@@ -183,13 +185,7 @@ impl RedisServer {
         }
         let error = exchanged.and_then(|exchanged| exchanged).err();
         close_if_finished(&mut conn, error.as_ref());
-        refuse_all_of_a_replica(&mut answers);
-        let judge = |answer: RedisResult<Value>| {
-            let mut reply = Reply::untracked(answer, sent, false);
-            self.heard(&mut reply, epoch);
-            Ok(reply)
-        };
-        answers.into_iter().map(judge).collect()
+        replies
     }
 
     fn lend_for(&self, sending: &Sending<'_>) -> Result<PooledConnection> {

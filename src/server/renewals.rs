@@ -18,7 +18,7 @@ use crate::{
     pool::Connector,
     time::{self, Deadline},
     verdict::Evidence,
-    wire::{Call, Replicas, exchange_each, is_unknown_script, refuse_all_of_a_replica},
+    wire::{Call, Replicas, exchange_each, is_unknown_script},
 };
 
 /// A batch times out after a third of the shortest lease, but not sooner than this.
@@ -155,21 +155,17 @@ impl RenewalsConnection {
         let count = calls.len() + usize::from(replicas.is_some());
         // A lease is counted from before the first byte is sent.
         let sent = time::now();
-        let (conversation, is_open, mut values) = self.converse(&packed, limit, count);
+        let (conversation, is_open, values) = self.converse(&packed, limit, count);
         let failure = conversation.err().map(RenewalError::sent);
         let had = values.get(calls.len()).cloned().unwrap_or(Value::Nil);
-        values.truncate(calls.len());
-        let answers = values.into_iter().map(Value::extract_error);
-        let mut answers: Vec<_> = answers.collect();
-        refuse_all_of_a_replica(&mut answers);
-        let mut answers = answers.into_iter();
-        let replies = calls.iter().map(|call| match answers.next() {
-            Some(answer) if call.replicas().is_none() => answered(answer, sent, taught),
-            Some(answer) if failure.is_none() => {
+        let mut values = values.into_iter();
+        let replies = calls.iter().map(|call| match values.next() {
+            Some(value) if call.replicas().is_none() => answered(value, sent, taught),
+            Some(value) if failure.is_none() => {
                 let had = call
                     .replicas()
                     .map_or(Ok(()), |replicas| replicas.check(had.clone()));
-                confirmed(answered(answer, sent, taught), had)
+                confirmed(answered(value, sent, taught), had)
             }
             _ => (RenewalAnswer::Unanswered, failure.clone()),
         });
@@ -246,7 +242,8 @@ impl Renewals for RenewalsConnection {
 }
 
 /// `taught`: the source of the script was sent, so the server has it.
-fn answered(answer: RedisResult<Value>, sent: Instant, taught: bool) -> RenewalReply {
+fn answered(value: Value, sent: Instant, taught: bool) -> RenewalReply {
+    let answer = value.extract_error();
     if !taught && answer.as_ref().is_err_and(is_unknown_script) {
         return (RenewalAnswer::Forgotten, None);
     }

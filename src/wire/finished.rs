@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 /// The reason to close a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,25 +55,6 @@ pub(crate) fn is_from_replica(error: &RedisError) -> bool {
         || error
             .detail()
             .is_some_and(|detail| detail.contains("-READONLY "))
-}
-
-/// If one answer to a write shows that a replica gave it, its refusal replaces the others, since
-/// the replica's data may be old: it refuses only a call that has something to write there. A yes
-/// stays, from before it was a replica.
-pub(crate) fn refuse_all_of_a_replica(answers: &mut [RedisResult<Value>]) {
-    let mut errors = answers.iter().filter_map(|answer| answer.as_ref().err());
-    let Some(refusal) = errors.find(|error| is_from_replica(error)).cloned() else {
-        return;
-    };
-    for answer in answers {
-        let is_no = match answer {
-            Ok(answer) => !matches!(answer, Value::Int(1..)),
-            Err(error) => !error.is_io_error(),
-        };
-        if is_no {
-            *answer = Err(refusal.clone());
-        }
-    }
 }
 
 /// The number of the latest note of any thread.

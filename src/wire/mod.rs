@@ -9,7 +9,7 @@ mod watch;
 mod within;
 
 pub(crate) use exchange::{exchange, exchange_each, exchange_partly, is_interrupted, typed, words};
-pub(crate) use finished::{Finished, Lending, is_from_replica, refuse_all_of_a_replica};
+pub(crate) use finished::{Finished, Lending, is_from_replica};
 pub(crate) use replicas::{MOST_REPLICAS, Replicas};
 #[cfg(feature = "testing")]
 pub(crate) use script::script_named;
