@@ -19,7 +19,7 @@ use std::{
 use parking_lot::Mutex;
 #[cfg(feature = "tls-rustls")]
 use redis::TlsCertificates;
-use redis::{Client, Connection, ConnectionAddr, RedisError, RedisResult};
+use redis::{Client, Connection, ConnectionAddr, RedisError};
 
 use crate::{
     error::{Error, Result},
@@ -243,34 +243,18 @@ impl Nodes {
     /// a frozen master accepts connections and never answers. Ends by the deadline or the connect
     /// time-out.
     pub(crate) fn ping(&self, shard: ShardId, deadline: Deadline) -> Result<()> {
-        self.ask_master(shard, deadline, |connection| {
-            match redis::cmd("PING").exec(connection) {
-                Err(silence) if silence.is_io_error() => Err(silence),
-                // A refusal is an answer.
-                _ => Ok(()),
-            }
-        })?;
-        Ok(())
-    }
-
-    /// Opens a connection to the master of a shard, outside the pools. Ends by the deadline or the
-    /// connect time-out.
-    pub(crate) fn open(&self, shard: ShardId, deadline: Deadline) -> Result<Connection> {
-        self.ask_master(shard, deadline, |_| Ok(()))
-    }
-
-    fn ask_master(
-        &self,
-        shard: ShardId,
-        deadline: Deadline,
-        ask: impl Fn(&mut Connection) -> RedisResult<()> + Send + Sync + 'static,
-    ) -> Result<Connection> {
         let map = &self.inner.map;
         let place = map.locate(shard, deadline)?;
         let client = map.access.client(deadline)?;
-        let asked = map.ask_at(&client, &place.address, deadline, ask);
-        let (connection, ()) = asked.map_err(|error| self.not_reached(shard, error))?;
-        Ok(connection)
+        let ping = |connection: &mut Connection| match redis::cmd("PING").exec(connection) {
+            Err(silence) if silence.is_io_error() => Err(silence),
+            // A refusal is an answer.
+            _ => Ok(()),
+        };
+        let asked = map.ask_at(&client, &place.address, deadline, ping);
+        asked
+            .map(drop)
+            .map_err(|error| self.not_reached(shard, error))
     }
 
     fn not_reached(&self, shard: ShardId, error: RedisError) -> Error {

@@ -297,12 +297,13 @@ impl Locks {
     /// Checks what the server offers, and what that means for locks, as a health check at the start
     /// of a program. [`Probe`] lists the checks.
     ///
-    /// Opens its own connections, up to three at a time, and sends some 60 commands. Writes one
+    /// Opens its own connections, up to three at a time, and sends some 50 commands. Writes one
     /// key, the [prefix](Options::prefix) and `probe:` with a random number, and deletes it; the
-    /// key would expire after five seconds. Leaves two scripts in the server's cache. A refusal by
+    /// key would expire after five seconds. Leaves a script in the server's cache. A refusal by
     /// the server or its access list is a finding, not an error.
     ///
-    /// On a cluster it runs all checks on one master, and one script on each of the others.
+    /// On a cluster it asks all masters at the same time, each with a key of its own, and returns
+    /// the worst finding on each topic.
     ///
     /// Ends within 10 s plus one [time-out to connect](crate::PoolBuilder::connect_timeout): the
     /// remaining checks are then [not told](crate::Severity::NotTold).
@@ -310,7 +311,7 @@ impl Locks {
     /// # Errors
     /// - [`Error::Pool`](crate::Error::Pool), [`Error::TooOld`](crate::Error::TooOld),
     ///   [`Error::Invalid`](crate::Error::Invalid): no connection, as for
-    ///   [`Pool::get`](crate::Pool::get).
+    ///   [`Pool::get`](crate::Pool::get); on a cluster, to none of the masters.
     /// - [`Error::Invalid`](crate::Error::Invalid): the prefix is not valid.
     /// - [`Error::Forked`](crate::Error::Forked): this is a forked child.
     ///

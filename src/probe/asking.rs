@@ -45,18 +45,13 @@ impl<'a> Asking<'a> {
         connection: &mut Connection,
         command: &Cmd,
     ) -> RedisResult<T> {
-        self.hurry(connection)?;
-        command.query(connection)
-    }
-
-    /// Bounds the wait for the next reply.
-    pub(super) fn hurry(&self, connection: &Connection) -> RedisResult<()> {
         if self.deadline.has_passed() {
             return Err(no_answer());
         }
-        let limit = self.patience().remaining();
-        connection.set_read_timeout(Some(limit))?;
-        connection.set_write_timeout(Some(limit))
+        let limit = Some(self.patience().remaining());
+        connection.set_read_timeout(limit)?;
+        connection.set_write_timeout(limit)?;
+        command.query(connection)
     }
 
     /// Returns a deadline of one time-out, or the rest of the time.
@@ -109,11 +104,8 @@ pub(super) fn words(error: &RedisError) -> String {
         Some(at) => ["this user ", &detail[at..]].concat(),
         None => detail.to_owned(),
     };
-    let code = error
-        .code()
-        .map(|code| format!("{code} "))
-        .unwrap_or_default();
-    format!("refused: {code}{detail}")
+    let code = error.code().map(|code| format!("{code} "));
+    format!("refused: {}{detail}", code.unwrap_or_default())
 }
 
 /// Returns the text of the server's error, or the reason why there is no connection.

@@ -1,9 +1,9 @@
 //! Probes a server: the features it offers, and the consequences for locks. Called by
 //! `Locks::probe`.
 //!
-//! [`questions`] asks one server, on connections of [`asking`]: for its settings, which [`told`]
-//! reads, for its clock ([`times`]), for the commands in [`needs`], and for everything else.
-//! [`shards`] asks the other masters of a cluster.
+//! [`questions`] asks one server, on connections of [`asking`]: what it reports of itself, which
+//! [`told`] reads, for the commands in [`needs`], and for everything else. [`shards`] asks all
+//! masters of a cluster.
 
 mod asking;
 mod finding;
@@ -11,7 +11,6 @@ mod needs;
 mod questions;
 #[cfg(feature = "cluster")]
 mod shards;
-mod times;
 mod told;
 
 use std::{fmt, time::Duration};
@@ -25,6 +24,7 @@ use crate::{
     time::Deadline,
     wire::within,
 };
+use finding::verdict;
 pub use finding::{Finding, Severity};
 use questions::Questions;
 
@@ -41,18 +41,16 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// | `server` | the product, its version, its address |
 /// | `topology` | one server, a master named by sentinels, or a cluster |
 /// | `sentinels` | the sentinels in the URL that answer, and those that name this master |
-/// | `shards` | the masters of a cluster that execute a script |
-/// | `scripts` | `EVALSHA` and `EVAL` |
-/// | `time` | writes after `TIME` in a script, for fencing tokens |
+/// | `shards` | the masters of a cluster that answer; the other topics have the worst of them |
+/// | `scripts` | `EVALSHA` and `EVAL`, with writes after `TIME` |
 /// | `wake-ups` | notifications by `CLIENT TRACKING … REDIRECT`, and whether a message arrives |
-/// | `resp3` | `CLIENT TRACKING` by RESP3 |
 /// | `replicas` | `WAIT` after a write |
 /// | `memory` | the eviction policy |
 /// | `persistence` | append-only file and snapshots |
 /// | `clock` | the server's clock minus this machine's |
 /// | `round trip` | the median of five round trips |
 /// | `keys` | the keys of a lock that the access list allows |
-/// | `commands` | the commands of locks that an access list or the server refuses |
+/// | `commands` | the commands of locks that an access list or the server refuses, or refuses now |
 ///
 /// Contains no password, no user name and no access list rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,52 +82,60 @@ impl Probe {
     pub(crate) fn of_stand_in() -> Self {
         let found = "a stand-in for tests";
         let consequence = "All locks work, but only in this process.";
-        let finding = Finding::new("server", Severity::Good, found, consequence);
+        let verdict = verdict(Severity::Good, found, consequence);
         Self {
-            findings: vec![finding],
+            findings: vec![Finding::new("server", verdict)],
         }
     }
 
     /// Probes the server of this connector, with the keys of a lock that no one else uses.
     pub(crate) fn of_server(connector: &Connector, lock: &LockName) -> Result<Self> {
-        let (connector, lock) = (connector.clone(), lock.clone());
-        let deadline = Deadline::after(LONGEST);
-        bounded(&connector.clone(), deadline, move || {
-            let mut asked = Questions::begin(&connector, &lock, deadline)?;
-            let mut findings = vec![asked.server(), asked.topology()];
-            findings.extend(asked.sentinels());
-            findings.extend(asked.the_rest());
-            Ok(Self { findings })
+        let mut asked = ask(connector, lock.clone(), Deadline::after(LONGEST))?;
+        asked.findings.splice(1..1, asked.group);
+        Ok(Self {
+            findings: asked.findings,
         })
     }
 
-    /// Probes the master of the lock's shard, and runs one script on each of the other masters.
+    /// Probes each master, with locks in the slots that it serves.
     #[cfg(feature = "cluster")]
     pub(crate) fn of_cluster(nodes: &Nodes, lock: &LockName) -> Result<Self> {
         let deadline = Deadline::after(LONGEST);
-        let shard = nodes.shard_for(lock.key(), deadline)?;
-        let connector = nodes.pool_of(shard)?.connector();
-        let (nodes, lock) = (nodes.clone(), lock.clone());
-        bounded(&connector.clone(), deadline, move || {
-            let mut asked = Questions::begin(&connector, &lock, deadline)?;
-            let (topology, shards) = shards::ask_all(&nodes, &lock, deadline);
-            let mut findings = vec![asked.server(), topology, shards];
-            findings.extend(asked.the_rest());
-            Ok(Self { findings })
-        })
+        // Asks for the map. The slot of this lock says nothing about the others.
+        let unserved = nodes.shard_for(lock.key(), deadline).err();
+        match unserved.filter(|_| nodes.shards().0.is_empty()) {
+            Some(error) => Err(error),
+            None => Ok(Self {
+                findings: shards::ask_all(nodes, lock, deadline)?,
+            }),
+        }
     }
 }
 
-/// Runs the questions on a thread of their own, which is left behind if the server keeps it longer
-/// than until the deadline, and a connection that is being opened by then.
-fn bounded(
-    connector: &Connector,
-    deadline: Deadline,
-    ask: impl FnOnce() -> Result<Probe> + Send + 'static,
-) -> Result<Probe> {
-    let longest = deadline.remaining() + connector.limits().connect;
-    let asked = within(&connector.server(), longest, || Ok(ask()));
-    asked.unwrap_or_else(|error| Err(failure(&connector.server(), longest, error)))
+/// What one server was found to offer.
+struct Asked {
+    /// The findings on one server, or on one and its sentinels.
+    group: Vec<Finding>,
+    findings: Vec<Finding>,
+}
+
+/// Asks a server on a thread of its own, which is left behind if the server keeps it longer than
+/// until the deadline, and a connection that is being opened by then.
+fn ask(connector: &Connector, lock: LockName, deadline: Deadline) -> Result<Asked> {
+    let (server, limits) = (connector.server(), connector.limits());
+    let longest = deadline.remaining() + limits.connect;
+    let connector = connector.clone();
+    let asked = within(&server, longest, move || {
+        Ok(
+            Questions::begin(&connector, &lock, deadline).map(|mut asked| {
+                let topology = asked.topology();
+                let group = [topology].into_iter().chain(asked.sentinels()).collect();
+                let findings = asked.ask();
+                Asked { group, findings }
+            }),
+        )
+    });
+    asked.unwrap_or_else(|error| Err(failure(&server, longest, error)))
 }
 
 impl fmt::Display for Probe {

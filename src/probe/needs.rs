@@ -6,52 +6,28 @@
 
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 
-use super::finding::{Finding, Severity};
-use crate::pool::is_unknown_command;
+use super::{
+    asking::words,
+    finding::{
+        Severity::{Fails, Good, Limits},
+        Verdict, verdict,
+    },
+};
+use crate::{error::may_pass, pool::is_unknown_command};
 
-/// The commands, each with the arguments after the key. The key is omitted if they begin with `-`.
-const FORMS: [(&str, &str); 31] = [
-    ("eval", "- return(1) 0"),
-    ("evalsha", "- 0000000000000000000000000000000000000000 0"),
-    ("time", "-"),
-    ("get", ""),
-    ("exists", ""),
-    ("type", ""),
-    ("pttl", ""),
-    ("del", ""),
-    ("pexpire", "1"),
-    ("pexpireat", "1"),
-    // A lifetime of 0 is refused.
-    ("set", "a PX 0"),
-    ("hget", "a"),
-    ("hmget", "a"),
-    ("hgetall", ""),
-    ("hlen", ""),
-    ("hdel", "a"),
-    // A field without a value.
-    ("hset", "a a a"),
-    // Not a number.
-    ("hincrby", "a a"),
-    ("zadd", "a a"),
-    ("zrem", "a"),
-    ("zscore", "a"),
-    ("zcount", "0 0"),
-    ("zrange", "0 0"),
-    ("zrangebyscore", "0 0"),
-    ("watch", ""),
-    ("unwatch", "-"),
-    // No transaction is open.
-    ("exec", "-"),
-    ("ping", "-"),
-    ("info", "- server"),
-    ("wait", "- 0 1"),
-    // This comes last, since only closing the connection ends it.
-    ("multi", "-"),
-];
+/// The commands with their arguments; `KEY` stands for the key. A lifetime of 0, a field without a
+/// value, what is not a number and an `EXEC` without a transaction are refused. `MULTI` comes last,
+/// since only closing the connection ends it.
+const FORMS: &str = "eval return(1) 0, evalsha 0 0, time, get KEY, exists KEY, type KEY, pttl KEY, \
+                     del KEY, pexpire KEY 1, pexpireat KEY 1, set KEY a PX 0, hget KEY a, \
+                     hmget KEY a, hgetall KEY, hlen KEY, hdel KEY a, hset KEY a a a, \
+                     hincrby KEY a a, zadd KEY a a, zrem KEY a, zscore KEY a, zcount KEY 0 0, \
+                     zrange KEY 0 0, zrangebyscore KEY 0 0, watch KEY, unwatch, exec, ping, \
+                     info server, wait 0 1, multi";
 
 /// The features that do not work without some of these commands.
 /// [`Probe::locks_work`](super::Probe::locks_work) judges by the first.
-pub(super) const NEEDS: [(&str, &str); 9] = [
+const NEEDS: [(&str, &str); 9] = [
     (
         "lock",
         "eval evalsha time get hget exists hset pexpire set pttl del",
@@ -85,41 +61,37 @@ pub(super) const NEEDS: [(&str, &str); 9] = [
     ),
 ];
 
-/// The number of commands.
-pub(super) const COUNT: usize = FORMS.len();
-
-/// Returns all commands, in one pipeline. It leaves the connection in a `MULTI`.
-pub(super) fn all(key: &str) -> Pipeline {
+/// Returns all commands, in one pipeline, and their number. It leaves the connection in a `MULTI`.
+pub(super) fn all(key: &str) -> (Pipeline, usize) {
     let mut all = Pipeline::new();
-    for (name, words) in FORMS {
+    for form in FORMS.split(", ") {
         let mut command = Cmd::new();
-        command.arg(name);
-        let without_key = words.strip_prefix('-');
-        if without_key.is_none() {
-            command.arg(key);
-        }
-        let words = without_key.unwrap_or(words);
-        for word in words.split_whitespace() {
-            command.arg(word);
+        for word in form.split_whitespace() {
+            command.arg(if word == "KEY" { key } else { word });
         }
         all.add_command(command);
     }
-    all
+    (all, FORMS.split(", ").count())
 }
 
 /// Judges the replies to [`all`].
-pub(super) fn judge(answers: &[RedisResult<Value>]) -> Finding {
-    let finding = |severity, found: &str, consequence: &str| {
-        Finding::new("commands", severity, found, consequence)
-    };
-    let missing: Vec<_> = FORMS
-        .iter()
-        .zip(answers)
-        .filter(|(_, answer)| answer.as_ref().is_err_and(is_refused))
-        .map(|((name, _), _)| *name)
-        .collect();
+pub(super) fn judge(answers: &[RedisResult<Value>]) -> Verdict {
+    let names = FORMS.split(", ").filter_map(|form| form.split(' ').next());
+    let refused = |answer: &RedisResult<Value>| answer.as_ref().is_err_and(is_refused);
+    let missing = names.zip(answers).filter(|(_, answer)| refused(answer));
+    let missing: Vec<_> = missing.map(|(name, _)| name).collect();
     if missing.is_empty() {
-        return finding(Severity::Good, "none missing", "All kinds of locks work.");
+        let of_now = answers
+            .iter()
+            .filter_map(|it| it.as_ref().err())
+            .find(|it| may_pass(it));
+        return match of_now {
+            Some(refusal) => {
+                let consequence = "No kind of lock works until the server accepts them again.";
+                verdict(Fails, words(refusal), consequence)
+            }
+            None => verdict(Good, "none missing", "All kinds of locks work."),
+        };
     }
     let without = |(what, commands): &(&str, &str)| {
         let gaps = commands.split_whitespace();
@@ -127,14 +99,12 @@ pub(super) fn judge(answers: &[RedisResult<Value>]) -> Finding {
         (!gaps.is_empty()).then(|| format!("no {what} ({})", gaps.join(", ")))
     };
     let lost: Vec<_> = NEEDS.iter().filter_map(without).collect();
-    let severity = match without(&NEEDS[0]) {
-        Some(_) => Severity::Fails,
-        None => Severity::Limits,
-    };
-    finding(
+    let severity = without(&NEEDS[0]).map_or(Limits, |_| Fails);
+    let found = format!("missing: {}", missing.join(", "));
+    verdict(
         severity,
-        &format!("missing: {}", missing.join(", ")),
-        &format!("Without them: {}.", lost.join("; ")),
+        found,
+        format!("Without them: {}.", lost.join("; ")),
     )
 }
 

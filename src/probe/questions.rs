@@ -2,19 +2,22 @@
 
 use std::time::{Duration, SystemTime};
 
-use redis::{Connection, ProtocolVersion, RedisError, RedisResult, Value};
+use redis::{Connection, RedisError, RedisResult, Value};
 
 use super::{
     asking::{Asking, is_of_now, reason, words},
-    finding::{Finding, Severity},
-    needs::{COUNT, all, judge},
-    times::{clock, round_trip},
-    told::ServerSettings,
+    finding::{
+        Finding,
+        Severity::{Fails, Good, Limits, NotTold},
+        Verdict, verdict,
+    },
+    needs::{all, judge},
+    told::Told,
 };
 use crate::{
     error::Result,
     name::LockName,
-    pool::{Connector, is_unknown_command},
+    pool::Connector,
     server::{redirect_to, subscribe},
     time::{self, Deadline},
     wire::{exchange_each, scripts},
@@ -29,13 +32,17 @@ const LIFETIME: u64 = 5_000;
 /// The longest wait for replicas, in milliseconds.
 const REPLICAS_WAIT: u64 = 500;
 const SAMPLES: usize = 5;
+/// A slower round trip limits locks.
+const SLOW: Duration = Duration::from_millis(100);
+/// A greater difference between the clocks is reported.
+const APART: Duration = Duration::from_secs(1);
 const ASK_AGAIN: &str = "Probe again when the master accepts writes.";
 
 /// A server that is being probed.
 pub(super) struct Questions<'a> {
     asking: Asking<'a>,
     lock: &'a LockName,
-    told: ServerSettings,
+    told: Told,
 }
 
 impl<'a> Questions<'a> {
@@ -45,61 +52,41 @@ impl<'a> Questions<'a> {
         lock: &'a LockName,
         deadline: Deadline,
     ) -> Result<Self> {
-        let mut asked = Self {
-            asking: Asking::begin(connector, deadline)?,
-            lock,
-            told: ServerSettings::default(),
-        };
-        asked.told = ServerSettings {
-            info: asked.asking.ask(&redis::cmd("INFO")).unwrap_or_default(),
-            role: asked.asking.ask(&redis::cmd("ROLE")).ok(),
-            hello: asked.asking.ask(&redis::cmd("HELLO")).unwrap_or_default(),
-            policy: asked.setting("maxmemory-policy"),
-            appendfsync: asked.setting("appendfsync"),
-            save: asked.setting("save"),
-        };
-        Ok(asked)
+        let mut asking = Asking::begin(connector, deadline)?;
+        let told = Told::by(&mut asking);
+        Ok(Self { asking, lock, told })
     }
 
-    fn setting(&mut self, name: &str) -> Option<String> {
-        let mut get = redis::cmd("CONFIG");
-        let answer = self
-            .asking
-            .ask::<Vec<String>>(get.arg("GET").arg(name))
-            .ok()?;
-        answer.into_iter().nth(1)
+    /// Returns the findings without the topology.
+    pub(super) fn ask(&mut self) -> Vec<Finding> {
+        let connector = self.asking.connector;
+        let address = connector.address(self.asking.deadline);
+        let address = address.unwrap_or_else(|_| connector.server());
+        let (server, scripts) = (self.told.server(&address), self.scripts());
+        let (wake_ups, replicas) = (self.wake_ups(), self.replicas());
+        let (clock, round_trip) = self.times();
+        let verdicts = [
+            ("server", server),
+            ("scripts", scripts),
+            ("wake-ups", wake_ups),
+            ("replicas", replicas),
+            ("memory", self.told.memory()),
+            ("persistence", self.told.persistence()),
+            ("clock", clock),
+            ("round trip", round_trip),
+            ("keys", self.keys()),
+            ("commands", self.commands()),
+        ];
+        verdicts
+            .map(|(topic, verdict)| Finding::new(topic, verdict))
+            .into()
     }
 
-    pub(super) fn server(&self) -> Finding {
-        let address = self.asking.connector.address(self.asking.deadline);
-        let address = address.unwrap_or_else(|_| self.asking.connector.server());
-        self.told.server(&address)
-    }
-
-    /// Reports the single server, or the master that sentinels name.
+    /// Judges the single server, or the master that sentinels name.
     pub(super) fn topology(&self) -> Finding {
-        let finding = |severity, found: &str, consequence: &str| {
-            Finding::new("topology", severity, found, consequence)
-        };
-        if self.told.is_of_a_cluster() {
-            let consequence =
-                "Locks in slots of other nodes fail: the URL must begin with redis+cluster://.";
-            return finding(Severity::Fails, "one node of a cluster", consequence);
-        }
-        if let Some(role) = self.told.role().filter(|role| role != "master") {
-            let found = if role == "slave" { "a replica" } else { &role };
-            let consequence = "Only a master can lock: the URL must point to the master.";
-            return finding(Severity::Fails, found, consequence);
-        }
-        let server = self.asking.connector.server();
-        if self.asking.connector.has_locator() {
-            let found = format!("{server}, by sentinels");
-            let consequence = "A failover is followed. It may lose a lock, or grant it twice for a \
-                               moment: a wait for replicas and fencing tokens help.";
-            return finding(Severity::Good, &found, consequence);
-        }
-        let consequence = "A failover is not followed: a lock is as safe as this server's data.";
-        finding(Severity::Good, "one server", consequence)
+        let connector = self.asking.connector;
+        let by_sentinels = connector.has_locator().then(|| connector.server());
+        Finding::new("topology", self.told.topology(by_sentinels.as_deref()))
     }
 
     pub(super) fn sentinels(&self) -> Option<Finding> {
@@ -112,61 +99,24 @@ impl<'a> Questions<'a> {
             found = format!("{found}: {differing}");
             let consequence = "They contradict each other, unless this is a failover: all of them \
                                have to watch the same group.";
-            (Severity::Limits, consequence)
+            (Limits, consequence)
         } else if survey.asked == 1 {
             let consequence = "If it fails, no connection can be opened: add others to the URL.";
-            (Severity::Limits, consequence)
+            (Limits, consequence)
         } else if survey.agreed < survey.asked {
             let consequence = "The others cannot name the next master after a failover: fix them.";
-            (Severity::Limits, consequence)
+            (Limits, consequence)
         } else {
-            (Severity::Good, "Any of them can name the next master.")
+            (Good, "Any of them can name the next master.")
         };
-        Some(Finding::new("sentinels", severity, found, consequence))
+        Some(Finding::new(
+            "sentinels",
+            verdict(severity, found, consequence),
+        ))
     }
 
-    /// Asks all questions except those about the topology.
-    pub(super) fn the_rest(&mut self) -> Vec<Finding> {
-        let (scripts, time) = self.scripts();
-        let wake_ups = self.wake_ups();
-        let resp3 = self.resp3();
-        let replicas = self.replicas();
-        let (clock, round_trip) = self.times();
-        vec![
-            scripts,
-            time,
-            wake_ups,
-            resp3,
-            replicas,
-            self.told.memory(),
-            self.told.persistence(),
-            clock,
-            round_trip,
-            self.keys(),
-            self.commands(),
-        ]
-    }
-
-    fn scripts(&mut self) -> (Finding, Finding) {
-        let scripts = |severity, found: &str, consequence: &str| {
-            Finding::new("scripts", severity, found, consequence)
-        };
-        let time = |severity, found: &str, consequence: &str| {
-            Finding::new("time", severity, found, consequence)
-        };
-        let mut plain = redis::cmd("EVAL");
-        plain.arg("return 1").arg(1).arg(self.lock.key());
-        if let Err(error) = self.asking.ask::<i64>(&plain) {
-            let not_asked = time(Severity::NotTold, "not asked", "It requires a script.");
-            let refused = if is_of_key(&error) {
-                let consequence = "The access list must allow the key: see `keys`.";
-                scripts(Severity::NotTold, &words(&error), consequence)
-            } else {
-                let consequence = "Every lock requires a script: none works.";
-                scripts(Severity::Fails, &words(&error), consequence)
-            };
-            return (refused, not_asked);
-        }
+    /// Writes after `TIME` in a script, as every lock does.
+    fn scripts(&mut self) -> Verdict {
         let by_hash = WRITES_AFTER_TIME.on([self.lock.key()]);
         let answer = match self.asking.ask::<Value>(by_hash.command()) {
             Err(error) if error.code() == Some("NOSCRIPT") => {
@@ -174,58 +124,32 @@ impl<'a> Questions<'a> {
             }
             answer => answer,
         };
-        let good = scripts(
-            Severity::Good,
-            "executed",
-            "A lock is acquired in one round trip.",
-        );
-        match answer {
-            Ok(_) => {
-                let consequence = "Fencing tokens grow with the server's clock.";
-                (good, time(Severity::Good, "writes allowed", consequence))
-            }
-            Err(error) if is_unknown_command(&error) => {
-                let not_asked = time(Severity::NotTold, "not asked", "It requires a script.");
-                let consequence = "Every lock sends scripts by their hash: none works.";
-                (
-                    scripts(Severity::Fails, &words(&error), consequence),
-                    not_asked,
-                )
-            }
-            Err(error) if error.code() == Some("NOPERM") => {
-                let consequence = "The access list must allow it: see `commands`.";
-                (good, time(Severity::NotTold, &words(&error), consequence))
-            }
-            Err(error) => {
-                let consequence = if words(&error).contains("non deterministic") {
-                    "Locks with a fencing token fail: set lua-replicate-commands yes."
-                } else {
-                    "Every lock reads the clock and writes in a script: none works."
-                };
-                (good, time(Severity::Fails, &words(&error), consequence))
-            }
-        }
+        let Err(error) = answer else {
+            let consequence = "A lock is acquired in one round trip.";
+            return verdict(Good, "executed, with writes after TIME", consequence);
+        };
+        let found = words(&error);
+        let consequence = if found.contains("non deterministic") {
+            "Locks with a fencing token fail: set lua-replicate-commands yes."
+        } else if error.code() == Some("NOPERM") {
+            "The access list must allow it: see `keys` and `commands`."
+        } else {
+            "Every lock reads the clock and writes in a script: none works."
+        };
+        verdict(Fails, found, consequence)
     }
 
-    fn wake_ups(&mut self) -> Finding {
-        let finding = |severity, found: &str, consequence: &str| {
-            Finding::new("wake-ups", severity, found, consequence)
-        };
+    fn wake_ups(&mut self) -> Verdict {
         let polls = "Waiters poll every 1 to 10 ms, and a loss is noticed at the next renewal.";
         match self.is_notified() {
-            Ok(Some(true)) => {
-                let consequence = "A release wakes waiters, and a loss is noticed at once.";
-                finding(Severity::Good, "a message arrived", consequence)
-            }
-            Ok(Some(false)) => finding(Severity::Limits, "accepted, but no message arrived", polls),
+            Ok(Some(true)) => self.told.wake_ups(),
+            Ok(Some(false)) => verdict(Limits, "accepted, but no message arrived", polls),
             Ok(None) => {
                 let consequence = "A release wakes waiters if messages arrive.";
-                finding(Severity::NotTold, "accepted, not tried", consequence)
+                verdict(NotTold, "accepted, not tried", consequence)
             }
-            Err(error) if is_of_now(&error) => {
-                finding(Severity::NotTold, &reason(&error), ASK_AGAIN)
-            }
-            Err(error) => finding(Severity::Limits, &reason(&error), polls),
+            Err(error) if is_of_now(&error) => verdict(NotTold, reason(&error), ASK_AGAIN),
+            Err(error) => verdict(Limits, reason(&error), polls),
         }
     }
 
@@ -233,8 +157,9 @@ impl<'a> Questions<'a> {
     /// key may not be written.
     fn is_notified(&mut self) -> Result<Option<bool>> {
         let mut ear = self.asking.open(Connector::open_to_listen)?;
-        let mut id = redis::cmd("CLIENT");
-        let id = self.asking.ask_on(&mut ear, id.arg("ID"))?;
+        let id = self
+            .asking
+            .ask_on(&mut ear, redis::cmd("CLIENT").arg("ID"))?;
         self.asking.ask_on::<Value>(&mut ear, &subscribe())?;
         let key = self.lock.key();
         self.asking.ask::<Value>(&redirect_to(id))?;
@@ -253,43 +178,23 @@ impl<'a> Questions<'a> {
             let message = redis::from_redis_value::<(String, String, Vec<String>)>(message);
             has_come = message.is_ok_and(|(_, _, keys)| keys.iter().any(|it| it == key));
         }
-        let _ = self
-            .asking
-            .ask_on::<Value>(&mut writer, redis::cmd("DEL").arg(key));
+        self.delete(&mut writer);
         Ok(Some(has_come))
     }
 
     /// Writes the key, with a short lifetime.
     fn write(&self, connection: &mut Connection) -> RedisResult<()> {
         let mut set = redis::cmd("SET");
-        set.arg(self.lock.key())
-            .arg("probe")
-            .arg("PX")
-            .arg(LIFETIME);
-        self.asking.ask_on(connection, &set)
+        let set = set.arg(self.lock.key()).arg("probe");
+        self.asking.ask_on(connection, set.arg("PX").arg(LIFETIME))
     }
 
-    fn resp3(&mut self) -> Finding {
-        let open = |connector: &Connector| connector.open_speaking(ProtocolVersion::RESP3);
-        let asked = self.asking.open(open).and_then(|mut connection| {
-            let mut tracking = redis::cmd("CLIENT");
-            tracking.arg("TRACKING").arg("ON").arg("NOLOOP");
-            Ok(self.asking.ask_on::<()>(&mut connection, &tracking)?)
-        });
-        let found = match asked {
-            Ok(()) => "accepted".to_owned(),
-            Err(error) => reason(&error),
-        };
-        let consequence = "leasehold does not use it.";
-        Finding::new("resp3", Severity::Good, found, consequence)
+    fn delete(&self, connection: &mut Connection) {
+        let mut del = redis::cmd("DEL");
+        let _ = (self.asking).ask_on::<Value>(connection, del.arg(self.lock.key()));
     }
 
-    fn replicas(&mut self) -> Finding {
-        let finding = |severity, found: &str, consequence: &str| {
-            Finding::new("replicas", severity, found, consequence)
-        };
-        let refused = "A lock that waits for replicas is refused: a failover may lose any lock.";
-        let is_master = self.told.role().is_none_or(|role| role == "master");
+    fn replicas(&mut self) -> Verdict {
         let told = self.told.replicas();
         let connected = told.unwrap_or(1);
         let mut wait = redis::cmd("WAIT");
@@ -298,37 +203,38 @@ impl<'a> Questions<'a> {
             // Without a write, the replicas confirm the earlier ones.
             let _ = self.write(&mut writer);
             let confirmed = self.asking.ask_on::<usize>(&mut writer, &wait);
-            let mut del = redis::cmd("DEL");
-            let _ = self
-                .asking
-                .ask_on::<Value>(&mut writer, del.arg(self.lock.key()));
+            self.delete(&mut writer);
             Ok(confirmed?)
         });
         match confirmed {
-            Err(error) if is_of_now(&error) || !is_master => {
-                finding(Severity::NotTold, &reason(&error), ASK_AGAIN)
+            Err(error) if is_of_now(&error) || !self.told.is_master() => {
+                verdict(NotTold, reason(&error), ASK_AGAIN)
             }
-            Err(error) => finding(Severity::Limits, &reason(&error), refused),
-            Ok(0) if told.is_none_or(|told| told == 0) => finding(
-                Severity::Limits,
-                "none",
-                "No other server has copies: a lock that waits for replicas is not granted.",
+            Err(error) => {
+                let consequence =
+                    "A lock that waits for replicas is refused: a failover may lose any lock.";
+                verdict(Limits, reason(&error), consequence)
+            }
+            Ok(0) if told.is_none_or(|told| told == 0) => {
+                let consequence =
+                    "No other server has copies: a lock that waits for replicas is not granted.";
+                verdict(Limits, "none", consequence)
+            }
+            Ok(confirmed) if told.is_some() && confirmed < connected => verdict(
+                Limits,
+                format!("{confirmed} of {connected} confirmed a write within {REPLICAS_WAIT} ms"),
+                format!("A lock that waits for more than {confirmed} is not granted now."),
             ),
-            Ok(confirmed) if told.is_some() && confirmed < connected => finding(
-                Severity::Limits,
-                &format!("{confirmed} of {connected} confirmed a write within {REPLICAS_WAIT} ms"),
-                &format!("A lock that waits for more than {confirmed} is not granted now."),
-            ),
-            Ok(confirmed) => finding(
-                Severity::Good,
-                &format!("{confirmed} confirmed a write"),
-                &format!("A lock may wait for up to {confirmed}."),
+            Ok(confirmed) => verdict(
+                Good,
+                format!("{confirmed} confirmed a write"),
+                format!("A lock may wait for up to {confirmed}."),
             ),
         }
     }
 
     /// Measures the clock and the round trip.
-    fn times(&mut self) -> (Finding, Finding) {
+    fn times(&mut self) -> (Verdict, Verdict) {
         let mut samples = Vec::new();
         for _ in 0..SAMPLES {
             let (sent, local) = (time::now(), SystemTime::now());
@@ -345,16 +251,26 @@ impl<'a> Questions<'a> {
             }
         }
         samples.sort_by_key(|(took, _)| *took);
-        (
-            clock(samples.first().copied()),
-            round_trip(&samples, self.asking.is_gone),
-        )
+        let clock = samples
+            .first()
+            .and_then(|(took, clocks)| clocks.map(|it| (*took, it)));
+        let median = samples.get(samples.len() / 2).map(|(took, _)| *took);
+        (clock_of(clock), self.round_trip(median))
+    }
+
+    fn round_trip(&self, median: Option<Duration>) -> Verdict {
+        let Some(took) = median else {
+            let severity = if self.asking.is_gone { Fails } else { NotTold };
+            return verdict(severity, "no answer", "The server has stopped answering.");
+        };
+        let severity = if took < SLOW { Good } else { Limits };
+        let consequence = "An acquire takes one round trip, and a release another.";
+        verdict(severity, millis(took), consequence)
     }
 
     /// Tries the keys of a lock, each with a script that the server does not know.
-    fn keys(&mut self) -> Finding {
+    fn keys(&mut self) -> Verdict {
         let lock = self.lock;
-        let (prefix, name) = (lock.prefix(), lock.text());
         let all = [
             (lock.key().to_owned(), "lock"),
             (lock.companion(), "fencing token"),
@@ -362,80 +278,95 @@ impl<'a> Questions<'a> {
             (lock.mark("a"), "mark of a commit"),
             (lock.proof("a"), "proof of a commit"),
         ];
-        let mut refused = Vec::new();
+        let (mut patterns, mut without) = (Vec::new(), Vec::new());
         for (key, what) in all {
             let mut by_hash = redis::cmd("EVALSHA");
             by_hash.arg("0".repeat(40)).arg(1).arg(&key);
             match self.asking.ask::<Value>(&by_hash) {
-                Err(error) if error.code() == Some("NOSCRIPT") => {}
                 Err(error) if is_of_key(&error) => {
-                    let pattern = key.replace(name, "*").replace("{a}", "{*}");
-                    refused.push((pattern, what));
+                    let pattern = key.replace(lock.text(), "*").replace("{a}", "{*}");
+                    patterns.push(format!("`{pattern}`"));
+                    without.push(what);
                 }
-                Ok(_) => {}
-                Err(_) => {
-                    let consequence = "It requires a script.";
-                    return Finding::new("keys", Severity::NotTold, "unknown", consequence);
+                Err(error) if error.code() != Some("NOSCRIPT") => {
+                    return verdict(NotTold, "unknown", "It requires a script.");
                 }
+                _ => {}
             }
         }
-        let finding = |severity, found: &str, consequence: &str| {
-            Finding::new("keys", severity, found, consequence)
-        };
-        if refused.is_empty() {
-            let found = format!("allowed, with the prefix `{prefix}`");
-            let consequence = "A lock can use all of its keys.";
-            return finding(Severity::Good, &found, consequence);
+        if patterns.is_empty() {
+            let found = format!("allowed, with the prefix `{}`", lock.prefix());
+            return verdict(Good, found, "A lock can use all of its keys.");
         }
-        let patterns: Vec<_> = refused.iter().map(|(key, _)| format!("`{key}`")).collect();
-        let without: Vec<_> = refused
-            .iter()
-            .map(|(_, what)| format!("no {what}"))
-            .collect();
-        let is_needed = refused
-            .iter()
-            .any(|(_, what)| ["lock", "fencing token"].contains(what));
-        let severity = if is_needed {
-            Severity::Fails
+        let is_needed = |what: &&str| ["lock", "fencing token"].contains(what);
+        let severity = if without.iter().any(is_needed) {
+            Fails
         } else {
-            Severity::Limits
+            Limits
         };
-        finding(
+        let consequence = format!(
+            "With this prefix there is no {}: the access list must allow these keys.",
+            without.join(", no ")
+        );
+        verdict(
             severity,
-            &format!("refused: {}", patterns.join(", ")),
-            &format!(
-                "With this prefix there is {}: the access list must allow these keys.",
-                without.join(", ")
-            ),
+            format!("refused: {}", patterns.join(", ")),
+            consequence,
         )
     }
 
-    fn commands(&mut self) -> Finding {
-        let opened = self.asking.open(Connector::open);
-        let answers = opened.and_then(|mut connection| {
-            let all = all(self.lock.key()).get_packed_pipeline();
-            let (limit, mut answers) = (self.asking.patience().remaining(), Vec::new());
-            // An error, such as that of a master that has become a replica, is also among the
-            // answers.
-            let _ = exchange_each(&mut connection, &all, COUNT, limit, |it| {
-                answers.push(it.and_then(Value::extract_error));
+    fn commands(&mut self) -> Verdict {
+        let answers = self
+            .asking
+            .open(Connector::open)
+            .and_then(|mut connection| {
+                let (all, count) = all(self.lock.key());
+                let (limit, mut answers) = (self.asking.patience().remaining(), Vec::new());
+                // An error, such as that of a master that has become a replica, is also among the
+                // answers.
+                let all = all.get_packed_pipeline();
+                let _ = exchange_each(&mut connection, &all, count, limit, |it| {
+                    answers.push(it.and_then(Value::extract_error));
+                });
+                let mut errors = answers.iter().filter_map(|it| it.as_ref().err());
+                match errors.find(|it| it.is_io_error()) {
+                    Some(error) => Err(error.clone().into()),
+                    None => Ok(answers),
+                }
             });
-            match answers
-                .iter()
-                .find_map(|it| it.as_ref().err().filter(|it| it.is_io_error()))
-            {
-                Some(error) => Err(error.clone().into()),
-                None => Ok(answers),
-            }
-        });
         match answers {
             Ok(answers) => judge(&answers),
             Err(error) => {
                 let consequence = "A missing command is noticed only when it is used.";
-                Finding::new("commands", Severity::NotTold, reason(&error), consequence)
+                verdict(NotTold, reason(&error), consequence)
             }
         }
     }
+}
+
+/// Judges the clock by the fastest sample: its round trip, the server's clock and this machine's.
+fn clock_of(fastest: Option<(Duration, (Duration, SystemTime))>) -> Verdict {
+    let Some((took, (server, local))) = fastest else {
+        return verdict(NotTold, "unknown", "Leases go by the server's clock.");
+    };
+    let local = local
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let side = if server < local { "behind" } else { "ahead of" };
+    let apart = server.abs_diff(local);
+    let (by, error) = (millis(apart), millis(took / 2));
+    let found = format!("{by} {side} this machine's, ± {error}");
+    if apart < APART + took / 2 {
+        let consequence = "Leases go by the server's clock: the difference does not matter.";
+        return verdict(Good, found, consequence);
+    }
+    let consequence = "Leases go by the server's clock; times of day, printed or given as an end, \
+                       are off by this.";
+    verdict(Limits, found, consequence)
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.2} ms", time.as_secs_f64() * 1_000.0)
 }
 
 /// Returns true if the access list forbids the key, and not the command.

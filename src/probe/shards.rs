@@ -1,75 +1,139 @@
-//! Runs one script on each master of a cluster.
+//! Probes each master of a cluster, and takes the worst finding on each topic.
 
-use redis::Value;
+use std::{collections::BTreeMap, thread};
 
 use super::{
+    ask,
     asking::reason,
-    finding::{Finding, Severity},
-    questions::WRITES_AFTER_TIME,
+    finding::{
+        Finding,
+        Severity::{Fails, Good, NotTold},
+        Verdict, verdict,
+    },
+    told::FOLLOWED,
 };
 use crate::{
     cluster::{Nodes, ShardId},
-    error::Result,
+    error::{Error, Result, no_answer},
     name::LockName,
     time::Deadline,
 };
 
-/// The number of keys to try in the search for one in each shard.
-const TRIED: usize = 10_000;
+/// The longest search for a key in each shard: it may miss a shard of one or two slots.
+const TRIED: usize = 100_000;
 
-/// Returns the topology, and the number of masters that execute a script.
-pub(super) fn ask_all(nodes: &Nodes, lock: &LockName, deadline: Deadline) -> (Finding, Finding) {
-    let (shards, unserved) = nodes.shards();
-    let found = match unserved {
-        0 => format!("a cluster of {} shards", shards.len()),
-        _ => format!(
-            "a cluster of {} shards, unserved slots: {unserved}{}",
-            shards.len(),
-            nodes.why_unserved()
-        ),
-    };
-    let topology = if unserved == 0 {
-        let consequence = "A failover is followed. It may lose a lock, or grant it twice for a \
-                           moment: a wait for replicas and fencing tokens help.";
-        Finding::new("topology", Severity::Good, found, consequence)
-    } else {
-        let consequence = "Locks in unserved slots fail.";
-        Finding::new("topology", Severity::Fails, found, consequence)
-    };
-    let keys = (0..TRIED).map(|n| format!("{}:{n}", lock.key()));
-    let mut keys: Vec<_> = keys
-        .filter_map(|key| Some((nodes.known_shard_of(&key)?, key)))
-        .collect();
-    keys.sort();
-    keys.dedup_by_key(|(shard, _)| *shard);
-    let failures: Vec<_> = keys
-        .iter()
-        .filter_map(|(shard, key)| ask(nodes, *shard, key, deadline).err())
-        .collect();
-    let works = keys.len() - failures.len();
-    let found = format!("{works} of {} execute a script", shards.len());
-    let finding = match failures.first() {
-        None if works == shards.len() => {
-            let consequence = "The rest of this report is about one of them.";
-            Finding::new("shards", Severity::Good, found, consequence)
+/// The address of a master, and the findings on it.
+type Found = (String, Vec<Finding>);
+
+/// # Errors
+/// No master answers.
+pub(super) fn ask_all(nodes: &Nodes, lock: &LockName, deadline: Deadline) -> Result<Vec<Finding>> {
+    let (shards, _) = nodes.shards();
+    // A master that does not answer does not keep the others waiting.
+    let asked: Vec<Result<Found>> = thread::scope(|scope| {
+        let start = |(shard, lock)| {
+            let asking = move || {
+                let connector = nodes.pool_of(shard)?.connector();
+                let asked = ask(&connector, lock, deadline)?;
+                let address = connector.address(deadline);
+                let address = address.unwrap_or_else(|_| connector.server());
+                Ok((address, asked.findings))
+            };
+            thread::Builder::new().spawn_scoped(scope, asking)
+        };
+        let locks = one_in_each(nodes, lock, shards.len());
+        let threads: Vec<_> = locks.into_iter().map(start).collect();
+        let threads = threads.into_iter().map(|thread| match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|_| Err(no_answer().into())),
+            Err(source) => Err(Error::thread(source)),
+        });
+        threads.collect()
+    });
+    let (asked, failed): (Vec<_>, Vec<_>) = asked.into_iter().partition(Result::is_ok);
+    let asked: Vec<_> = asked.into_iter().flatten().collect();
+    let failed = failed.into_iter().find_map(Result::err);
+    match failed {
+        Some(error) if asked.is_empty() => Err(error),
+        failed => {
+            let mut findings = worst_of_each(&asked);
+            let group = [
+                Finding::new("topology", topology(nodes)),
+                Finding::new("shards", answering(asked.len(), shards.len(), failed)),
+            ];
+            // After the server, if any was asked.
+            let at = findings.len().min(1);
+            findings.splice(at..at, group);
+            Ok(findings)
         }
-        None => {
-            let consequence = "The others were not asked.";
-            Finding::new("shards", Severity::NotTold, found, consequence)
-        }
-        Some(error) => {
-            let consequence = "Locks in the slots of the others fail.";
-            let found = format!("{found}: {}", reason(error));
-            Finding::new("shards", Severity::Fails, found, consequence)
-        }
-    };
-    (topology, finding)
+    }
 }
 
-fn ask(nodes: &Nodes, shard: ShardId, key: &str, deadline: Deadline) -> Result<()> {
-    let mut connection = nodes.open(shard, deadline)?;
-    Ok(WRITES_AFTER_TIME
-        .on([key])
-        .send::<Value>(&mut connection)
-        .map(drop)?)
+/// A lock in each shard.
+fn one_in_each(nodes: &Nodes, lock: &LockName, shards: usize) -> BTreeMap<ShardId, LockName> {
+    let mut locks = BTreeMap::new();
+    for n in 0..TRIED {
+        if locks.len() == shards {
+            break;
+        }
+        let lock = LockName::prefixed(lock.prefix(), &format!("{}:{n}", lock.text()));
+        let shard = lock
+            .ok()
+            .and_then(|lock| Some((nodes.known_shard_of(lock.key())?, lock)));
+        locks.extend(shard);
+    }
+    locks
+}
+
+fn topology(nodes: &Nodes) -> Verdict {
+    let (shards, unserved) = nodes.shards();
+    let found = format!("a cluster of {} shards", shards.len());
+    if unserved == 0 {
+        return verdict(Good, found, FOLLOWED);
+    }
+    let why = nodes.why_unserved();
+    let found = format!("{found}, unserved slots: {unserved}{why}");
+    verdict(Fails, found, "Locks in unserved slots fail.")
+}
+
+fn answering(asked: usize, shards: usize, failed: Option<Error>) -> Verdict {
+    let found = format!("{asked} of {shards} answer");
+    match failed {
+        None if asked == shards => {
+            let consequence = "This report has the worst of them on each topic.";
+            verdict(Good, found, consequence)
+        }
+        None => verdict(
+            NotTold,
+            found,
+            "The others serve few slots, and were not asked.",
+        ),
+        Some(error) => {
+            let consequence = "Locks in the slots of the others fail.";
+            verdict(Fails, format!("{found}: {}", reason(&error)), consequence)
+        }
+    }
+}
+
+/// Says where the worst finding is, if not everywhere.
+fn worst_of_each(asked: &[Found]) -> Vec<Finding> {
+    let topics = asked.first().map_or(0, |first| first.1.len());
+    let worst = |topic: usize| {
+        let each = asked
+            .iter()
+            .filter_map(|it| Some((&it.0, it.1.get(topic)?)));
+        let (address, worst) = each.clone().reduce(|worst, other| {
+            if other.1.severity > worst.1.severity {
+                other
+            } else {
+                worst
+            }
+        })?;
+        let mut finding = worst.clone();
+        let mut others = each.filter(|(_, other)| other.found != worst.found);
+        if !finding.found.ends_with(address) && others.next().is_some() {
+            finding.found = format!("{}, at {address}", finding.found);
+        }
+        Some(finding)
+    };
+    (0..topics).filter_map(worst).collect()
 }

@@ -8,15 +8,16 @@ use std::{
 
 use leasehold::{Error, Finding, Locks, Options, Pool, Probe, Severity};
 
-use crate::common::{Fake, MS, SLACK, Server, clients::count, hold::comes_true, monitor::Monitor};
+use crate::common::{
+    Fake, MS, SLACK, Server, clients::count, fake::TRICKLE, hold::comes_true, monitor::Monitor,
+    wait::at_once,
+};
 
-const TOPICS: [&str; 13] = [
+const TOPICS: [&str; 11] = [
     "server",
     "topology",
     "scripts",
-    "time",
     "wake-ups",
-    "resp3",
     "replicas",
     "memory",
     "persistence",
@@ -57,11 +58,11 @@ fn server_but_for(other: impl Fn(&str, usize) -> Option<Vec<u8>> + Send + 'stati
             return answer;
         }
         let answer: &[u8] = match (command, before) {
-            ("INFO", _) => b"$29\r\nredis_version:7.9.0\r\nrole:mas\r\n",
-            ("ROLE", _) => b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n",
+            ("INFO", _) => b"$34\r\nredis_version:7.9.0\r\nrole:master\r\n\r\n",
             ("HELLO", _) => b"-ERR unknown command 'HELLO'\r\n",
             ("CONFIG", _) => b"*0\r\n",
-            ("EVAL" | "EVALSHA", _) => b":1\r\n",
+            ("EVAL", _) => b":1\r\n",
+            ("EVALSHA", _) => b"-NOSCRIPT No matching script\r\n",
             ("CLIENT", 0) => b":7\r\n",
             ("SUBSCRIBE", _) => b"*3\r\n$9\r\nsubscribe\r\n$20\r\n__redis__:invalidate\r\n:1\r\n",
             ("TIME", _) => b"*2\r\n$1\r\n1\r\n$1\r\n1\r\n",
@@ -243,7 +244,7 @@ fn eviction_and_persistence() {
         &append("everysec"),
         "persistence",
         Severity::Limits,
-        "each second",
+        "the last seconds",
     );
     says(
         &append("no"),
@@ -265,13 +266,29 @@ fn eviction_and_persistence() {
     );
 }
 
+#[test]
+fn a_server_that_tracks_few_keys() {
+    let few = started_with(&["--tracking-table-max-keys", "1"]);
+    says(&few, "wake-ups", Severity::Limits, "more than 0 locks");
+    let unlimited = started_with(&["--tracking-table-max-keys", "0"]);
+    says(&unlimited, "wake-ups", Severity::Good, "noticed at once.");
+    let not_told = started_with(&["--rename-command", "CONFIG", ""]);
+    says(
+        &not_told,
+        "wake-ups",
+        Severity::Good,
+        "as the server tracks",
+    );
+}
+
 /// Topics that need a write stay open, and are not reported as limits.
 #[test]
 fn a_server_that_takes_no_writes_now() {
     for settings in [["--maxmemory", "1"], ["--min-replicas-to-write", "1"]] {
         let probe = started_with(&settings);
         assert!(!probe.locks_work(), "{settings:?}: {probe}");
-        says(&probe, "time", Severity::Fails, "none works");
+        says(&probe, "scripts", Severity::Fails, "none works");
+        says(&probe, "commands", Severity::Fails, "until the server");
         says(&probe, "wake-ups", Severity::NotTold, "not tried");
         assert!(!probe.to_string().contains("user_script"), "{probe}");
     }
@@ -308,7 +325,7 @@ fn a_replica_and_its_master() {
     let of_replica = probe(&replica.url());
     assert!(!of_replica.locks_work());
     says(&of_replica, "topology", Severity::Fails, "a replica");
-    says(&of_replica, "time", Severity::Fails, "READONLY");
+    says(&of_replica, "scripts", Severity::Fails, "READONLY");
     says(&of_replica, "replicas", Severity::NotTold, "Probe again");
     let of_master = probe(&master.url());
     assert!(of_master.locks_work());
@@ -390,7 +407,7 @@ fn missing_answers_are_not_failures() {
         let greeting = b"%2\r\n+server\r\n+redis\r\n+version\r\n+7.4.1\r\n";
         match command {
             "HELLO" => Some(greeting.to_vec()),
-            "INFO" | "CONFIG" | "ROLE" => Some(b"-ERR unknown command\r\n".to_vec()),
+            "INFO" | "CONFIG" => Some(b"-ERR unknown command\r\n".to_vec()),
             _ => None,
         }
     });
@@ -444,44 +461,42 @@ fn a_server_that_falls_silent_is_asked_nothing_more() {
 
 #[test]
 fn the_whole_probe_ends_in_time() {
-    // Each answer takes a while.
-    let fake = server_but_for(|_, _| {
+    let slowly: fn(&str) -> Option<Vec<u8>> = |_| {
         thread::sleep(900 * MS);
         None
-    });
-    let pool = Pool::builder()
-        .connect(&format!("redis://127.0.0.1:{}/", fake.port()))
-        .unwrap();
-    let begun = Instant::now();
-    let probe = Locks::new(&pool).unwrap().probe().unwrap();
-    assert!(
-        begun.elapsed() < Duration::from_secs(12) + SLACK,
-        "{:?}",
-        begun.elapsed()
-    );
-    assert!(
-        probe
-            .findings()
-            .iter()
-            .any(|it| it.severity == Severity::NotTold),
-        "{probe}"
+    };
+    let byte_by_byte: fn(&str) -> Option<Vec<u8>> =
+        |command| (command == "TIME").then(|| TRICKLE.to_vec());
+    at_once(
+        [(slowly, true), (byte_by_byte, false)],
+        |(answers, has_result)| {
+            let fake = server_but_for(move |command, _| answers(command));
+            let pool = Pool::builder()
+                .connect(&format!("redis://127.0.0.1:{}/", fake.port()))
+                .unwrap();
+            let begun = Instant::now();
+            let probe = Locks::new(&pool).unwrap().probe();
+            let took = begun.elapsed();
+            assert!(took < Duration::from_secs(12) + SLACK, "{took:?}");
+            let is_open = |it: &Finding| it.severity == Severity::NotTold;
+            let is_told = probe.is_ok_and(|it| it.findings().iter().any(is_open));
+            assert_eq!(is_told, has_result);
+        },
     );
 }
 
 #[test]
 fn refused_writes_after_time() {
-    let fake =
-        server_but_for(|command, _| (command == "EVALSHA").then(|| TOO_LATE_FOR_TIME.to_vec()));
+    let fake = server_but_for(|command, _| (command == "EVAL").then(|| TOO_LATE_FOR_TIME.to_vec()));
     let probe = probe_hurried(&fake);
     assert!(!probe.locks_work());
     says(
         &probe,
-        "time",
+        "scripts",
         Severity::Fails,
         "set lua-replicate-commands yes",
     );
     assert!(!probe.to_string().contains("user_script"), "{probe}");
-    says(&probe, "scripts", Severity::Good, "executed");
 }
 
 #[test]
