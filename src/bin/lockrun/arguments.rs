@@ -1,21 +1,12 @@
 //! The command line.
 
-use std::{ffi::OsString, io, process::ExitCode, time::Duration};
+use std::{ffi::OsString, time::Duration};
 
-use clap::{ArgMatches, FromArgMatches, Parser, error::ErrorKind, parser::ValueSource};
+use clap::{ArgMatches, Parser, error::ErrorKind, parser::ValueSource};
 use clap_complete::Shell;
 use leasehold::{Lock, Locks, Options};
 
-use crate::{
-    help::{self, USAGES},
-    outcome::not_written,
-    text::say,
-    tls::TlsFiles,
-    words::server_of,
-};
-
-/// The exit code for invalid arguments.
-pub(crate) const USAGE: u8 = 64;
+use crate::{text::server_of, tls::TlsFiles};
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(500);
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -25,6 +16,14 @@ const USUAL_URL: &str = "redis://127.0.0.1/";
 /// The options that take no name.
 const NAMELESS: [&str; 4] = ["list", "man", "completions", "probe"];
 const USUAL_GRACE: Duration = Duration::from_secs(5);
+
+/// The usage that clap generates lists `--url` as required if the environment sets it.
+const USAGES: &str = "\
+lockrun [OPTIONS] --name <NAME>... -- <COMMAND>...
+       lockrun [OPTIONS] --name <NAME>... <--status|--force-release>
+       lockrun [OPTIONS] --list [<PREFIX>]
+       lockrun [OPTIONS] --probe
+       lockrun <--man|--completions <SHELL>>";
 
 /// Run a command while holding a Redis lock, so that no other host runs it at the same time.
 ///
@@ -196,9 +195,10 @@ pub(crate) struct Arguments {
     #[arg(long, short)]
     pub(crate) verbose: bool,
 
-    /// Print nothing if the lock is busy or --once-per skips the run
+    /// Print nothing if --once-per skips the run or, without --wait, the lock is busy
     ///
-    /// For cron, which mails all output.
+    /// For cron, which mails all output. If the lock is busy for the whole --wait, the command may
+    /// hang where it runs, so that is printed.
     #[arg(long, short, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 
@@ -237,25 +237,8 @@ pub(crate) enum Task {
 }
 
 impl Arguments {
-    /// Reads the command line. If that fails or help was requested, prints the text and returns the
-    /// exit code.
-    pub(crate) fn read() -> Result<Self, ExitCode> {
-        let matches = help::command().try_get_matches();
-        let read = matches.and_then(|matches| Self::from_arg_matches(&matches)?.checked(&matches));
-        read.map_err(|error| {
-            let printed = error.print();
-            if let ErrorKind::DisplayHelp | ErrorKind::DisplayVersion = error.kind() {
-                let code = printed.map_or_else(|error| not_written(&error), |()| 0);
-                return code.into();
-            }
-            if let Some(hint) = help::hint(&error) {
-                say(&mut io::stderr(), &format!("\n{hint}"));
-            }
-            USAGE.into()
-        })
-    }
-
-    fn checked(self, matches: &ArgMatches) -> Result<Self, clap::Error> {
+    /// Refuses what clap cannot: combinations of options.
+    pub(crate) fn checked(self, matches: &ArgMatches) -> Result<Self, clap::Error> {
         let wrong = |text: &str| {
             Err(clap::Error::raw(
                 ErrorKind::ValueValidation,
@@ -377,13 +360,6 @@ impl Arguments {
     /// The command's processes must have ended this long before the lease ends.
     pub(crate) fn margin(&self) -> Duration {
         (self.lease / 10).min(Duration::from_secs(1))
-    }
-
-    /// Prints progress if `--verbose` is given.
-    pub(crate) fn tell(&self, text: impl FnOnce() -> String) {
-        if self.verbose {
-            say(&mut io::stderr(), &format!("lockrun: {}", text()));
-        }
     }
 }
 

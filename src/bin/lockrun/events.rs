@@ -1,26 +1,17 @@
 //! The events that lockrun waits for, and the hooks that report on the lease.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        mpsc::{Receiver, Sender},
-    },
-    time::{Duration, Instant},
+use std::sync::{
+    Arc,
+    mpsc::{Receiver, Sender},
 };
 
 use leasehold::{
     Events,
-    event::{Lost, RenewalFailed, Renewed, Retrying},
+    event::{Acquired, Lost, RenewalFailed, Renewed, Retrying},
 };
 use parking_lot::Mutex;
 
-use crate::{
-    arguments::Arguments,
-    repeats::Repeats,
-    text::{rounded, say},
-    words::reason,
-};
+use crate::{arguments::Arguments, speaker::Speaker, waits::WaitLog, words::reason};
 
 /// An event that wakes lockrun.
 #[derive(Debug)]
@@ -46,20 +37,15 @@ pub(crate) struct JobHooks {
     sender: Sender<Event>,
     server: String,
     /// With `--verbose`.
-    wait: Option<WaitLog>,
+    wait: Option<Arc<WaitLog>>,
 }
 
 impl JobHooks {
-    pub(crate) fn new(arguments: &Arguments, sender: Sender<Event>) -> Self {
-        let wait = WaitLog {
-            of_permits: arguments.permits.is_some(),
-            until: Instant::now().checked_add(arguments.wait),
-            repeats: Mutex::default(),
-        };
+    pub(crate) fn new(arguments: &Arguments, sender: Sender<Event>, speaker: &Speaker) -> Self {
         Self {
             sender,
             server: arguments.server(),
-            wait: arguments.verbose.then_some(wait),
+            wait: (speaker.says_steps()).then(|| WaitLog::new(arguments, speaker)),
         }
     }
 }
@@ -67,8 +53,16 @@ impl JobHooks {
 impl Events for JobHooks {
     fn retrying(&self, retrying: &Retrying<'_>) {
         if let Some(wait) = &self.wait {
-            let failure = retrying.error().map(|error| reason(&self.server, error));
-            wait.tell(retrying.lock(), failure);
+            match retrying.error() {
+                Some(error) => wait.failed(&reason(&self.server, error)),
+                None => wait.refused(retrying.lock()),
+            }
+        }
+    }
+
+    fn acquired(&self, _: &Acquired<'_>) {
+        if let Some(wait) = &self.wait {
+            wait.acquired();
         }
     }
 
@@ -83,38 +77,5 @@ impl Events for JobHooks {
 
     fn lost(&self, _: &Lost<'_>) {
         let _ = self.sender.send(Event::Lost);
-    }
-}
-
-/// Reports the progress of a wait.
-struct WaitLog {
-    of_permits: bool,
-    /// `None` if the wait is too long for an `Instant`.
-    until: Option<Instant>,
-    repeats: Mutex<Repeats>,
-}
-
-impl WaitLog {
-    /// Without a failure, someone else holds the lock.
-    fn tell(&self, lock: &str, failure: Option<String>) {
-        let now = Instant::now();
-        let left = match self.until.map(|until| until.saturating_duration_since(now)) {
-            // It was the last attempt.
-            Some(Duration::ZERO) => return,
-            Some(left) => format!(" for another {}", rounded(left)),
-            None => String::new(),
-        };
-        let mut repeats = self.repeats.lock();
-        let (what, goes_on) = match failure {
-            Some(why) => (why, "retrying"),
-            None if self.of_permits => (format!("others hold all permits of `{lock}`"), "waiting"),
-            None => (format!("`{lock}` is held by someone else"), "waiting"),
-        };
-        if repeats.is_due(&what, now) {
-            say(
-                &mut io::stderr(),
-                &format!("lockrun: {what}; {goes_on}{left}"),
-            );
-        }
     }
 }

@@ -1,9 +1,9 @@
-//! The texts of `--help`, the manual page, completions, and hints about wrong arguments.
+//! Reads the command line; `--help`, the manual page, completions, hints about wrong arguments.
 
 use std::{env, io};
 
 use clap::{
-    Arg, ArgAction, Command, CommandFactory, Error,
+    Arg, ArgAction, Command, CommandFactory, Error, FromArgMatches,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use clap_complete::Shell;
@@ -13,14 +13,6 @@ use clap_mangen::{
 };
 
 use crate::{arguments::Arguments, outcome::Told};
-
-/// The usage that clap generates lists `--url` as required if the environment sets it.
-pub(crate) const USAGES: &str = "\
-lockrun [OPTIONS] --name <NAME>... -- <COMMAND>...
-       lockrun [OPTIONS] --name <NAME>... <--status|--force-release>
-       lockrun [OPTIONS] --list [<PREFIX>]
-       lockrun [OPTIONS] --probe
-       lockrun <--man|--completions <SHELL>>";
 
 /// The end of `--help`, and sections of the manual page.
 const DETAILS: &str = "\
@@ -78,7 +70,7 @@ Signals:
 /// The command line as clap knows it. An empty variable counts as not set.
 ///
 /// `--help` prints the details too. With clap's own long help each option would take several lines.
-pub(crate) fn command() -> Command {
+fn command() -> Command {
     let help = Arg::new("help").short('h').long("help");
     let help = help.action(ArgAction::HelpShort);
     let help = help.help("Print the options; --help adds examples, environment and exit codes");
@@ -132,6 +124,12 @@ fn shown(text: &[u8]) -> (u8, Told) {
     let out = String::from_utf8_lossy(text).trim_end().to_owned();
     let err = String::new();
     (0, Told { out, err })
+}
+
+/// The arguments of this process.
+pub(crate) fn read() -> Result<Arguments, Error> {
+    let matches = command().try_get_matches()?;
+    Arguments::from_arg_matches(&matches)?.checked(&matches)
 }
 
 /// The likely mistake, if clap does not name it.

@@ -2,19 +2,26 @@
 //!
 //! See `lockrun --help`; `docs/lockrun.md` lists the failures it handles.
 //!
-//! `arguments` reads the command line and computes the grace and the margin before the end of the
-//! lease. `run` acquires the locks and releases them; `held` has the guards. `command` starts and
-//! watches the command; `Job::check_lease` decides when to end it so that it ends before the lease.
-//! `guard` owns the command's process group, `family` finds what has left it. The `guardian`, a
-//! second process, kills them if lockrun cannot. `processes` reads `/proc`. `outcome` has the exit codes,
-//! `words` the texts of errors. `operator`, `list` and `probe` answer without a command.
+//! - **Deciding**, from values alone: `arguments` computes the grace and the margin before the end of
+//!   the lease, `ending` when the command is told to end and killed, `outcome` the exit code.
+//! - **Doing**: `run` acquires and releases the locks that `held` has the guards of; `command` starts
+//!   the command, `job` watches and ends it. `guard` owns the command's process group, `family` finds
+//!   what has left it; the `guardian`, a second process, kills both if lockrun cannot. `signals` and
+//!   `events` bring what happens, `processes` reads `/proc`.
+//! - **Speaking**: `messages` makes every text for stderr, of `words`, `busy`, `loss` and `text`. The
+//!   `speaker`, a thread of its own, writes it: nobody waits for a reader. `waits` reports a wait.
+//! - **Answering** without a command, on stdout: `answer`, `help`, `operator`, `list`, `probe`.
 
+#[cfg(unix)]
+mod answer;
 #[cfg(unix)]
 mod arguments;
 #[cfg(unix)]
 mod busy;
 #[cfg(unix)]
 mod command;
+#[cfg(unix)]
+mod ending;
 #[cfg(unix)]
 mod events;
 #[cfg(unix)]
@@ -28,9 +35,13 @@ mod held;
 #[cfg(unix)]
 mod help;
 #[cfg(unix)]
+mod job;
+#[cfg(unix)]
 mod list;
 #[cfg(unix)]
 mod loss;
+#[cfg(unix)]
+mod messages;
 #[cfg(unix)]
 mod operator;
 #[cfg(unix)]
@@ -46,40 +57,39 @@ mod run;
 #[cfg(unix)]
 mod signals;
 #[cfg(unix)]
+mod speaker;
+#[cfg(unix)]
 mod text;
 #[cfg(unix)]
 mod tls;
+#[cfg(unix)]
+mod waits;
 #[cfg(unix)]
 mod words;
 
 #[cfg(unix)]
 fn main() -> std::process::ExitCode {
-    use std::env;
+    use std::{
+        env,
+        io::{self, Write},
+    };
 
-    use arguments::{Arguments, Task};
+    use speaker::Speaker;
 
     if env::args_os().skip(1).eq([guard::GUARDIAN]) {
         return guardian::main();
     }
-    let arguments = match Arguments::read() {
-        Ok(arguments) => arguments,
-        Err(code) => return code,
-    };
-    let (code, told) = match arguments.action() {
-        Task::Status => operator::status(&arguments),
-        Task::ForceRelease => operator::force_release(&arguments),
-        Task::List => list::list(&arguments),
-        Task::Manual => help::manual(),
-        Task::Completions(shell) => help::completions(shell),
-        Task::Probe => probe::probe(&arguments),
-        Task::Run => {
-            let report = run::run(&arguments);
-            (report.code(), report.told(&arguments))
+    let speaker = match Speaker::start() {
+        Ok(speaker) => speaker,
+        Err(error) => {
+            // Nothing depends on lockrun yet, so it may wait for a reader.
+            let _ = io::stderr().write_all(messages::system(&error).line().as_bytes());
+            return outcome::SYSTEM.into();
         }
     };
-    told.print()
-        .map_or_else(|error| outcome::not_written(&error), |()| code)
-        .into()
+    let code = answer::to_arguments(&speaker);
+    speaker.finish();
+    code.into()
 }
 
 #[cfg(not(unix))]

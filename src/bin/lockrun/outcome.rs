@@ -1,32 +1,31 @@
-//! The outcome of lockrun: an exit code, and its message as text or JSON.
+//! The outcome of lockrun: an exit code, and its message or JSON.
 
-use std::{
-    io::{self, Write},
-    os::unix::process::ExitStatusExt,
-    process::ExitStatus,
-    time::Duration,
-};
+use std::{io, os::unix::process::ExitStatusExt, process::ExitStatus, time::Duration};
 
 use leasehold::{Error, FencingToken, LastRun};
 use serde_json::{Value, json};
 
 use crate::{
-    arguments::{Arguments, USAGE},
+    arguments::Arguments,
     busy::Busy,
     loss::Loss,
-    text::{holder_in_json, last_run, last_run_in_json, millis, say},
-    words::{not_acquired, of_system},
+    messages::{self, Message},
+    text::{holder_in_json, last_run_in_json, millis},
 };
 
+pub(crate) const USAGE: u8 = 64;
 const UNREACHABLE: u8 = 69;
 const LOST: u8 = 70;
-const SYSTEM: u8 = 71;
-const NOT_WRITTEN: u8 = 74;
+pub(crate) const SYSTEM: u8 = 71;
+pub(crate) const NOT_WRITTEN: u8 = 74;
 const BUSY: u8 = 75;
 const CANNOT_BE_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 /// The base of the exit code for a signal, to which its number is added, as in shells.
 const SIGNALLED: i32 = 128;
+
+/// Why a successful run may not be marked as completed.
+const INTERRUPTED: &str = "lockrun got TERM or INT";
 
 /// The outcome.
 #[derive(Debug)]
@@ -57,34 +56,17 @@ pub(crate) struct Report {
     pub(crate) held: Option<Duration>,
     /// In the order of `--name`. Empty if the locks were not acquired.
     pub(crate) fencing_tokens: Vec<Option<FencingToken>>,
-    /// Why a run with `--once-per` may not have been marked as completed.
+    /// True if lockrun got TERM or INT while the command ran or the lock was released.
+    pub(crate) was_interrupted: bool,
+    /// Why the release may not have marked the run as completed.
     pub(crate) unmarked: Option<String>,
 }
 
-/// The texts to print. An empty one is not printed.
+/// The answer to a question: what to print. An empty text is not printed.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub(crate) out: String,
     pub(crate) err: String,
-}
-
-impl Told {
-    /// # Errors
-    /// The requested text could not be written to stdout.
-    pub(crate) fn print(&self) -> io::Result<()> {
-        if !self.err.is_empty() {
-            say(&mut io::stderr(), &self.err);
-        }
-        if !self.out.is_empty() {
-            writeln!(io::stdout(), "{}", self.out)?;
-        }
-        Ok(())
-    }
-
-    fn err(err: String) -> Self {
-        let out = String::new();
-        Self { out, err }
-    }
 }
 
 /// A failed operation without a command, as JSON.
@@ -92,16 +74,6 @@ pub(crate) fn failure_in_json(name: &str, error: &Error, message: &str) -> Value
     let code = code_of(error);
     let outcome = word_of(code);
     json!({ "name": name, "outcome": outcome, "exit_code": code, "message": message })
-}
-
-/// The exit code if stdout cannot be written. Reports the error, unless the reader has closed the
-/// pipe.
-pub(crate) fn not_written(error: &io::Error) -> u8 {
-    if error.kind() != io::ErrorKind::BrokenPipe {
-        let text = format!("lockrun: cannot write to stdout: {error}");
-        say(&mut io::stderr(), &text);
-    }
-    NOT_WRITTEN
 }
 
 /// The exit code for an error.
@@ -141,6 +113,7 @@ impl Report {
             waited: Duration::ZERO,
             held: None,
             fencing_tokens: Vec::new(),
+            was_interrupted: false,
             unmarked: None,
         }
     }
@@ -159,22 +132,22 @@ impl Report {
         }
     }
 
-    pub(crate) fn told(&self, arguments: &Arguments) -> Told {
+    /// `None`: there is nothing to say.
+    pub(crate) fn message(&self, arguments: &Arguments) -> Option<Message> {
         if arguments.json {
-            return Told::err(self.json(arguments).to_string());
+            return Some(messages::in_json(&self.json(arguments)));
         }
         // That another host holds the lock or has done the work is the purpose of the lock, not a
-        // failure.
-        let is_usual = matches!(
-            self.outcome,
-            Conclusion::Busy(_) | Conclusion::AlreadyRun(_)
-        );
-        match self.message(arguments) {
-            Some(message) if !(is_usual && arguments.quiet) => {
-                Told::err(format!("lockrun: {message}"))
-            }
-            _ => Told::default(),
+        // failure. If it holds the lock for the whole wait, the work may hang there.
+        let is_usual = match self.outcome {
+            Conclusion::Busy(_) => arguments.wait.is_zero(),
+            Conclusion::AlreadyRun(_) => true,
+            _ => false,
+        };
+        if is_usual && arguments.quiet {
+            return None;
         }
+        self.in_words(arguments)
     }
 
     fn word(&self) -> &'static str {
@@ -187,34 +160,43 @@ impl Report {
         }
     }
 
-    fn message(&self, arguments: &Arguments) -> Option<String> {
+    fn in_words(&self, arguments: &Arguments) -> Option<Message> {
         let subject = || arguments.subject();
         match &self.outcome {
+            Conclusion::Ended(status) if !status.success() => {
+                // Whoever told it to end expects no success.
+                let failed = || messages::command_failed(&subject(), *status);
+                (!self.was_interrupted).then(failed)
+            }
             Conclusion::Ended(_) => {
-                let why = self.unmarked.as_ref();
-                why.map(|why| format!("{} may run again: {why}", subject()))
+                let why = self.unmarked(arguments)?;
+                Some(messages::may_be_run_again(&subject(), why))
             }
             Conclusion::Told(_) => None,
-            Conclusion::AlreadyRun(run) => Some(format!("{} {}", subject(), last_run(run))),
+            Conclusion::AlreadyRun(run) => Some(messages::already_run(&subject(), run)),
             Conclusion::Lost(loss) => {
                 let lock = arguments.subject_of(&loss.lost.lock);
-                Some(format!("{lock} {loss}"))
+                Some(messages::lost(&lock, loss))
             }
             Conclusion::NotRun(error) => {
                 let command = arguments.command.first().cloned().unwrap_or_default();
-                Some(format!(
-                    "cannot run {}: {}",
-                    command.display(),
-                    of_system(error)
-                ))
+                Some(messages::not_run(&command, error))
             }
-            Conclusion::Busy(busy) => Some(format!("`{}` {busy}", busy.name)),
-            Conclusion::Failed(error) => Some(not_acquired(arguments, error, self.waited)),
-            Conclusion::System(error) => {
-                let why = of_system(error);
-                Some(format!("system error: {why}"))
+            Conclusion::Busy(busy) => Some(messages::busy(busy)),
+            Conclusion::Failed(error) => {
+                Some(messages::not_acquired(arguments, error, self.waited))
             }
+            Conclusion::System(error) => Some(messages::system(error)),
         }
+    }
+
+    /// Why a successful run with `--once-per` may not have been marked as completed.
+    fn unmarked(&self, arguments: &Arguments) -> Option<&str> {
+        arguments.once_per?;
+        if self.was_interrupted {
+            return Some(INTERRUPTED);
+        }
+        self.unmarked.as_deref()
     }
 
     /// The lock of this outcome: of several, the one that was not acquired or was lost.
@@ -246,7 +228,7 @@ impl Report {
             "permits": arguments.permits,
             "outcome": self.word(),
             "exit_code": self.code(),
-            "message": self.message(arguments),
+            "message": self.in_words(arguments).as_ref().map(Message::text),
             "last_run": match &self.outcome {
                 Conclusion::AlreadyRun(run) => last_run_in_json(run),
                 _ => Value::Null,

@@ -17,19 +17,18 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::{
     arguments::Arguments,
     busy::Busy,
-    command::{self, Ended, Job},
+    command,
     events::{Event, Inbox, JobHooks},
     guard::Guard,
     held::{Guards, Held},
+    job::{Ended, Job},
     loss::{Loss, Lost, Why},
+    messages,
     outcome::{Conclusion, Report},
     signals::{self, SignalMask},
-    text::rounded,
+    speaker::Speaker,
     words::reason,
 };
-
-/// Why a successful run may not be marked as completed.
-const TOLD: &str = "lockrun got TERM or INT";
 
 /// The results of the locks and the command.
 enum RunResult {
@@ -39,17 +38,20 @@ enum RunResult {
     Run(Ended, LockResult<()>),
 }
 
-/// Acquires the locks, runs the command and releases them. The report has the exit code and the
-/// text to print.
-pub(crate) fn run(arguments: &Arguments) -> Report {
+/// Acquires the locks, runs the command and releases them.
+pub(crate) fn run(arguments: &Arguments, speaker: &Speaker) -> Report {
     let mut report = Report::new();
-    let outcome = locked(arguments, &mut report);
+    let outcome = locked(arguments, speaker, &mut report);
     report.outcome = outcome.unwrap_or_else(|error| error);
     report
 }
 
 /// Every outcome without a run of the command is an `Err`.
-fn locked(arguments: &Arguments, report: &mut Report) -> Result<Conclusion, Conclusion> {
+fn locked(
+    arguments: &Arguments,
+    speaker: &Speaker,
+    report: &mut Report,
+) -> Result<Conclusion, Conclusion> {
     let (sender, events) = channel();
     let events = Arc::new(Mutex::new(events));
     let cancel = Cancel::new();
@@ -57,28 +59,19 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Conclusion, Conc
     let options = arguments
         .options()
         .cancel(&cancel)
-        .events(Arc::new(JobHooks::new(arguments, sender)));
+        .events(Arc::new(JobHooks::new(arguments, sender, speaker)));
     let locks = arguments.locks().map_err(Conclusion::Failed)?.with(options);
 
     let asked = Instant::now();
-    arguments.tell(|| {
-        let (subject, server) = (arguments.subject(), arguments.server());
-        match arguments.wait {
-            Duration::ZERO => format!("acquiring {subject} from {server}"),
-            wait => {
-                let wait = rounded(wait);
-                format!("acquiring {subject} from {server}, waiting up to {wait}")
-            }
-        }
-    });
+    speaker.say(&messages::acquiring(arguments));
     let under = |held: &Held<'_>| {
         let acquired = Instant::now();
         report.waited = acquired - asked;
         report.fencing_tokens = held.all().map(Lease::fencing_token).collect();
-        let ended = guarded(arguments, started, held, &events.lock());
+        let ended = guarded(arguments, speaker, started, held, &events.lock());
         report.held = Some(acquired.elapsed());
         if let Ok(ended) = &ended {
-            bound_the_release(arguments, &events, ended, report);
+            bound_the_release(arguments, speaker, &events, ended, report);
         }
         ended
     };
@@ -95,7 +88,9 @@ fn locked(arguments: &Arguments, report: &mut Report) -> Result<Conclusion, Conc
     match done {
         Ok(RunResult::AlreadyRun(run)) => Err(Conclusion::AlreadyRun(run)),
         Ok(RunResult::NotRun(outcome)) => Err(outcome),
-        Ok(RunResult::Run(ended, released)) => Ok(concluded(arguments, ended, released, report)),
+        Ok(RunResult::Run(ended, released)) => {
+            Ok(concluded(arguments, speaker, ended, released, report))
+        }
         Err(Error::Contended { context, .. }) => {
             let lock = arguments.lock(&locks, &context.lock);
             Err(Conclusion::Busy(Busy::with(&lock, arguments.permits)))
@@ -176,19 +171,13 @@ fn nothing() -> RunResult {
 /// Runs the command while the locks are held.
 fn guarded(
     arguments: &Arguments,
+    speaker: &Speaker,
     started: SignalMask,
     held: &Held<'_>,
     events: &Receiver<Event>,
 ) -> Result<Ended, Conclusion> {
     for lease in held.all() {
-        let subject = arguments.subject_of(lease.name());
-        arguments.tell(|| match (lease.fencing_token(), arguments.permits) {
-            (Some(fence), _) => format!("acquired {subject}, fencing token {fence}"),
-            (None, Some(permits)) => {
-                format!("acquired {subject} (--permits {permits}), without a fencing token")
-            }
-            (None, None) => format!("acquired {subject}"),
-        });
+        speaker.say(&messages::acquired(arguments, lease));
     }
     let mut guard = Guard::start(started).map_err(Conclusion::System)?;
     // lockrun may have been stopped for any length of time.
@@ -196,29 +185,39 @@ fn guarded(
         return Err(Conclusion::Lost(Loss::before_the_command(Lost::of(lease))));
     }
     let command = command::start(arguments, started, held, &mut guard)?;
-    Ok(Job::new(arguments, held, guard, command, events).watch())
+    Ok(Job::new(arguments, speaker, held, guard, command, events).watch())
 }
 
 /// Lets TERM or INT end lockrun during the release, after the grace. If the server is gone, the
 /// release would last until the end of the lease.
-fn bound_the_release(arguments: &Arguments, events: &Inbox, ended: &Ended, report: &Report) {
+fn bound_the_release(
+    arguments: &Arguments,
+    speaker: &Speaker,
+    events: &Inbox,
+    ended: &Ended,
+    report: &Report,
+) {
     let (Ok(status), None) = (&ended.status, &ended.lost) else {
         return;
     };
     let report = Report {
         outcome: Conclusion::Ended(*status),
-        unmarked: (arguments.once_per.is_some() && status.success()).then(|| TOLD.into()),
+        was_interrupted: true,
+        unmarked: None,
         fencing_tokens: report.fencing_tokens.clone(),
         ..*report
     };
-    let (code, told) = (report.code(), report.told(arguments));
-    let (events, grace) = (Arc::clone(events), arguments.grace());
+    let (code, message) = (report.code(), report.message(arguments));
+    let (events, grace, speaker) = (Arc::clone(events), arguments.grace(), speaker.clone());
     // Without the thread, only a signal that cannot be caught ends the release sooner.
     let _ = thread::Builder::new().spawn(move || {
         let is_told = |event| matches!(event, Event::Signal(SIGTERM | SIGINT));
         if events.lock().iter().any(is_told) {
             thread::sleep(grace);
-            let _ = told.print();
+            if let Some(message) = message {
+                speaker.say(&message);
+            }
+            speaker.finish();
             process::exit(code.into());
         }
     });
@@ -227,6 +226,7 @@ fn bound_the_release(arguments: &Arguments, events: &Inbox, ended: &Ended, repor
 /// The outcome after the release.
 fn concluded(
     arguments: &Arguments,
+    speaker: &Speaker,
     ended: Ended,
     released: LockResult<()>,
     report: &mut Report,
@@ -256,16 +256,10 @@ fn concluded(
             was_ended,
         });
     }
-    if let Some(error) = &unsaid {
-        arguments.tell(|| format!("cannot release the lock, which ends with its lease: {error}"));
+    if let Some(why) = &unsaid {
+        speaker.say(&messages::not_released(why));
     }
-    if arguments.once_per.is_some() && status.success() {
-        let error = unsaid.map(|error| format!("cannot mark the run as completed: {error}"));
-        report.unmarked = if ended.was_interrupted {
-            Some(TOLD.into())
-        } else {
-            error
-        };
-    }
+    report.was_interrupted = ended.was_interrupted;
+    report.unmarked = unsaid.map(|why| format!("cannot mark the run as completed: {why}"));
     Conclusion::Ended(status)
 }

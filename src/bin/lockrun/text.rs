@@ -1,15 +1,13 @@
-//! Formats times and holders for people and for scripts.
+//! Formats times, holders, servers and errors of the system.
 
-use std::{io::Write, time::Duration};
+use std::time::Duration;
 
 use humantime::{format_duration, format_rfc3339_seconds};
-use leasehold::{FencingToken, Holder, LastRun, Owner};
+use leasehold::{
+    FencingToken, Holder, LastRun, Owner,
+    redis::{ConnectionAddr, IntoConnectionInfo},
+};
 use serde_json::{Value, json};
-
-/// Prints a line. A failure is ignored: a closed pipe is no reason to end the command.
-pub(crate) fn say(out: &mut dyn Write, text: &str) {
-    let _ = writeln!(out, "{text}");
-}
 
 /// Replaces control characters, so that a text from a server or a holder cannot control the
 /// operator's terminal.
@@ -63,4 +61,42 @@ pub(crate) fn last_run_in_json(run: &LastRun) -> Value {
         "at": format_rfc3339_seconds(run.at()).to_string(),
         "ago_ms": millis(run.ago()),
     })
+}
+
+/// The server that a URL leads to, without the password.
+pub(crate) fn server_of(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    if scheme.contains("+cluster") {
+        return "the cluster".into();
+    }
+    if scheme.contains("+sentinel") {
+        // A password of the sentinels may have any of these signs.
+        let rest = rest.split('?').next().unwrap_or_default();
+        let path = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+        let master = path.split('/').nth(1).unwrap_or_default();
+        return printable(&format!("the master `{master}`"));
+    }
+    let Ok(server) = url.into_connection_info() else {
+        return "redis".into();
+    };
+    match server.addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }
+            if host.contains(':') =>
+        {
+            format!("redis at [{host}]:{port}")
+        }
+        address => format!("redis at {address}"),
+    }
+}
+
+/// An error of the operating system, without its number.
+pub(crate) fn of_system(error: &impl ToString) -> String {
+    let text = printable(&error.to_string());
+    let words = text.split(" (os error").next().unwrap_or_default();
+    if ["unexpected end of file", "broken pipe"].contains(&words) {
+        return "the connection was closed".into();
+    }
+    let mut signs = words.chars();
+    let first = signs.next().map(|sign| sign.to_ascii_lowercase());
+    first.into_iter().chain(signs).collect()
 }

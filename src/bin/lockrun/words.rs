@@ -5,42 +5,16 @@ use std::time::Duration;
 
 use leasehold::{
     Error,
-    redis::{ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError},
+    redis::{ErrorKind, RedisError},
 };
 
 use crate::{
     arguments::Arguments,
-    text::{printable, rounded},
+    text::{of_system, printable, rounded},
 };
 
 /// The library's name of a lock without permits.
 const MUTEX: &str = "a mutex, or another lock by `SET NX`";
-
-/// The server that a URL leads to, without the password.
-pub(crate) fn server_of(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or_default();
-    if scheme.contains("+cluster") {
-        return "the cluster".into();
-    }
-    if scheme.contains("+sentinel") {
-        // A password of the sentinels may have any of these signs.
-        let rest = rest.split('?').next().unwrap_or_default();
-        let path = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
-        let master = path.split('/').nth(1).unwrap_or_default();
-        return printable(&format!("the master `{master}`"));
-    }
-    let Ok(server) = url.into_connection_info() else {
-        return "redis".into();
-    };
-    match server.addr() {
-        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }
-            if host.contains(':') =>
-        {
-            format!("redis at [{host}]:{port}")
-        }
-        address => format!("redis at {address}"),
-    }
-}
 
 /// The error of an acquire that took this long, and what follows from it.
 pub(crate) fn not_acquired(arguments: &Arguments, error: &Error, waited: Duration) -> String {
@@ -119,23 +93,16 @@ pub(crate) fn reason(server: &str, error: &Error) -> String {
         }
         Error::TooOld { .. } => error.to_string().replace("the server", server),
         Error::Thread { source } => format!("cannot start a thread: {}", of_system(source)),
+        // It has more to say: MISCONF, OOM, NOREPLICAS.
+        Error::Lost {
+            source: Some(source),
+            ..
+        } => reason(server, source),
         // Operators may not know `SET NX`.
         Error::WrongKind { .. } => without_context(error).replace(MUTEX, "a lock without permits"),
         error => without_context(error),
     };
     printable(&text)
-}
-
-/// An error of the operating system, without its number.
-pub(crate) fn of_system(error: &impl ToString) -> String {
-    let text = printable(&error.to_string());
-    let words = text.split(" (os error").next().unwrap_or_default();
-    if ["unexpected end of file", "broken pipe"].contains(&words) {
-        return "the connection was closed".into();
-    }
-    let mut signs = words.chars();
-    let first = signs.next().map(|sign| sign.to_ascii_lowercase());
-    first.into_iter().chain(signs).collect()
 }
 
 /// Leaves out the function of the library and the lock.

@@ -18,4 +18,6 @@ mod schedules;
 mod several;
 mod tool;
 mod turns;
+#[cfg(target_os = "linux")]
+mod unheard;
 mod wrapper;

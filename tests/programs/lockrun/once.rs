@@ -1,11 +1,12 @@
 //! A command that runs once per period, on any host.
 
 use std::{
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
 
 use nix::sys::signal::Signal;
+use redis::cmd;
 
 use crate::{
     common::{
@@ -163,7 +164,7 @@ fn a_terminated_run_is_not_marked_as_done_whatever_its_exit_code() {
         let mut tool = Tool::start(&server, ONCE, &script);
         tool.hear("in").signal(signal);
         let ended = tool.ends_with(0);
-        let said = "lockrun: `a` may run again: lockrun got TERM or INT";
+        let said = "lockrun: `a` may be run again: lockrun got TERM or INT";
         assert_eq!(ended.last(), said);
         assert!(!is_locked(&server));
     }
@@ -187,10 +188,52 @@ fn a_command_that_exits_by_itself_keeps_its_exit_code() {
         assert_eq!(ended.code, 0, "{is_gone} {once}: {ended:?}");
         let (said, begins) = (
             ended.last(),
-            "lockrun: `a` may run again: cannot mark the run as completed",
+            "lockrun: `a` may be run again: cannot mark the run as completed",
         );
         assert!(said.starts_with(begins) == (once == ONCE), "{ended:?}");
     });
+}
+
+/// The server refuses from the middle of the run until after the lease. One that is short of memory
+/// does not refuse a mark.
+#[test]
+fn a_run_that_ended_well_keeps_its_exit_code_if_its_mark_is_refused() {
+    type Refusal = (&'static str, fn(&Server));
+    let refusals: [Refusal; 2] = [
+        ("(MISCONF)", |server| {
+            fs::remove_dir_all(server.directory()).unwrap();
+            set(server, &["save", "1000 1"]);
+            let mut conn = server.connection().unwrap();
+            let cannot_save = || {
+                let _ = cmd("BGSAVE").query::<()>(&mut conn);
+                let state: String = cmd("INFO").arg("persistence").query(&mut conn).unwrap();
+                state.contains("rdb_last_bgsave_status:err")
+            };
+            assert!(comes_true(cannot_save));
+        }),
+        ("(NOREPLICAS)", |server| {
+            set(server, &["min-replicas-to-write", "1"]);
+        }),
+    ];
+    let leases = ["1500ms", "2s", "2500ms"];
+    let cases = refusals.map(|case| leases.map(|lease| (case, lease)));
+    at_once(cases.concat(), |((name, refuse), lease)| {
+        let server = Server::start().unwrap();
+        let mut tool = Tool::holding(&server, &format!("--lease {lease} {ONCE}"));
+        tool.hear("in");
+        refuse(&server);
+        let ended = tool.finish();
+        assert_eq!(ended.code, 0, "{ended:?}");
+        let begins = "lockrun: `a` may be run again: cannot mark the run as completed: ";
+        let said = ended.last();
+        assert!(said.starts_with(begins) && said.contains(name), "{said}");
+    });
+}
+
+fn set(server: &Server, what: &[&str]) {
+    let mut set = cmd("CONFIG");
+    set.arg("SET").arg(what);
+    set.query::<()>(&mut server.connection().unwrap()).unwrap();
 }
 
 #[test]
@@ -204,6 +247,6 @@ fn a_signal_ends_the_release_after_the_grace_period() {
     tool.silence();
     tool.signal(Signal::SIGTERM);
     let ended = tool.ends_with(0);
-    let said = "lockrun: `a` may run again: lockrun got TERM or INT";
+    let said = "lockrun: `a` may be run again: lockrun got TERM or INT";
     assert_eq!(ended.last(), said);
 }

@@ -65,10 +65,14 @@ impl Tool {
     }
 
     pub(crate) fn spawn(command: &mut Command) -> Self {
+        Self::spawn_with(command, Stdio::piped())
+    }
+
+    pub(crate) fn spawn_with(command: &mut Command, stderr: Stdio) -> Self {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stderr(stderr)
             .spawn()
             .unwrap();
         let input = child.stdin.take();
@@ -78,11 +82,16 @@ impl Tool {
 
     /// The output is the command's alone, not lockrun's: when it closes, the command has exited.
     pub(crate) fn apart(server: &Server, args: &str, script: &str) -> Self {
+        Self::apart_from(script, |script| Self::start(server, args, script))
+    }
+
+    /// The same, started with the script in another way.
+    pub(crate) fn apart_from(script: &str, start: impl FnOnce(&str) -> Self) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         mkfifo(&pipe, Mode::S_IRWXU).unwrap();
         let script = format!("exec >'{}'; {script}", pipe.display());
-        let mut tool = Self::start(server, args, &script);
+        let mut tool = start(&script);
         let (opened, is_open) = channel();
         // Blocks until the command opens it too.
         thread::spawn(move || opened.send(File::open(pipe)));
@@ -166,10 +175,15 @@ impl Tool {
         said.unwrap()
     }
 
+    /// Closes the command's input.
+    pub(crate) fn close(&mut self) {
+        self.input = None;
+    }
+
     /// Lets the [`holding`](Tool::holding) script exit.
     #[track_caller]
     pub(crate) fn finish(mut self) -> Ended {
-        self.input = None;
+        self.close();
         self.ends()
     }
 

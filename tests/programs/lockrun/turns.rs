@@ -99,19 +99,24 @@ fn the_commands_exit_status_is_passed_on() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let cases = [
-            ("exit 0", 0),
-            ("exit 3", 3),
-            ("exit 75", 75),
-            ("kill -KILL $$", 137),
-            ("kill -TERM $$", 143),
-            ("kill -HUP $$", 129),
+            ("exit 0", 0, None),
+            ("exit 3", 3, Some("exit status: 3")),
+            ("exit 75", 75, Some("exit status: 75")),
+            ("kill -KILL $$", 137, Some("signal: 9 (SIGKILL)")),
+            ("kill -TERM $$", 143, Some("signal: 15 (SIGTERM)")),
+            ("kill -HUP $$", 129, Some("signal: 1 (SIGHUP)")),
         ];
-        for (script, code) in cases {
+        for (script, code, why) in cases {
             if script.contains("HUP") && is_ignored(Signal::SIGHUP) {
                 continue;
             }
-            let ended = run(&server, "", script);
-            assert_eq!((ended.code, &*ended.err), (code, ""), "{script}");
+            let line = |why| format!("lockrun: `a`: the command failed, {why}\n");
+            let said = why.map_or_else(String::new, line);
+            // What cron mails does not depend on --quiet.
+            for args in ["", "--quiet"] {
+                let ended = run(&server, args, script);
+                assert_eq!((ended.code, ended.err), (code, said.clone()), "{script}");
+            }
             assert!(!is_locked(&server));
         }
     });

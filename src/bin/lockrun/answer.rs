@@ -1,0 +1,73 @@
+//! Does what the arguments ask for: runs a command, or answers a question on stdout.
+//!
+//! The answer is written here, not by the speaker: it is what was asked for, so lockrun waits for
+//! its reader.
+
+use std::io::{self, Write};
+
+use clap::error::ErrorKind;
+
+use crate::{
+    arguments::{Arguments, Task},
+    help, list, messages, operator,
+    outcome::{NOT_WRITTEN, Told, USAGE},
+    probe, run,
+    speaker::Speaker,
+};
+
+/// Returns the exit code.
+pub(crate) fn to_arguments(speaker: &Speaker) -> u8 {
+    let arguments = match help::read() {
+        Ok(arguments) => arguments,
+        Err(error) => return to_none(&error, speaker),
+    };
+    let (code, told) = match arguments.action() {
+        Task::Status => operator::status(&arguments),
+        Task::ForceRelease => operator::force_release(&arguments),
+        Task::List => list::list(&arguments),
+        Task::Manual => help::manual(),
+        Task::Completions(shell) => help::completions(shell),
+        Task::Probe => probe::probe(&arguments),
+        Task::Run => return to_a_command(&arguments, speaker),
+    };
+    to_a_question(&told, code, speaker)
+}
+
+fn to_a_command(arguments: &Arguments, speaker: &Speaker) -> u8 {
+    let speaker = speaker.clone().with_steps(arguments.verbose);
+    let report = run::run(arguments, &speaker);
+    if let Some(message) = report.message(arguments) {
+        speaker.say(&message);
+    }
+    report.code()
+}
+
+fn to_a_question(told: &Told, code: u8, speaker: &Speaker) -> u8 {
+    if !told.err.is_empty() {
+        speaker.say(&messages::unanswered(&told.err));
+    }
+    let written = match &*told.out {
+        "" => Ok(()),
+        text => writeln!(io::stdout(), "{text}"),
+    };
+    written.map_or_else(|error| not_written(&error, speaker), |()| code)
+}
+
+/// The arguments are wrong, or ask for help.
+fn to_none(error: &clap::Error, speaker: &Speaker) -> u8 {
+    if let ErrorKind::DisplayHelp | ErrorKind::DisplayVersion = error.kind() {
+        let written = error.print();
+        return written.map_or_else(|error| not_written(&error, speaker), |()| 0);
+    }
+    let text = error.render().to_string();
+    speaker.say(&messages::wrong_arguments(&text, help::hint(error)));
+    USAGE
+}
+
+/// Reports the error, unless the reader has closed the pipe.
+fn not_written(error: &io::Error, speaker: &Speaker) -> u8 {
+    if error.kind() != io::ErrorKind::BrokenPipe {
+        speaker.say(&messages::not_written(error));
+    }
+    NOT_WRITTEN
+}

@@ -1,0 +1,86 @@
+//! Decides when the command is told to end, and when it is killed. A plain value: it knows neither
+//! a clock nor a process, and says nothing.
+//!
+//! The command is told as late as the grace and the margin allow: a failover may be over in time.
+
+use std::time::{Duration, Instant};
+
+#[derive(Debug)]
+pub(crate) struct Ending {
+    /// The time between TERM and KILL.
+    grace: Duration,
+    /// The command's processes must have ended this long before the lease ends.
+    margin: Duration,
+    /// The last known end of the lease that ends first. It does not change after a lock is lost.
+    lease_end: Instant,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Runs,
+    /// A signal was sent to the command. It is killed at this moment, or before the end of the
+    /// lease if that is earlier.
+    ToldUntil(Instant),
+    Killed,
+}
+
+impl Ending {
+    pub(crate) fn new(grace: Duration, margin: Duration, now: Instant) -> Self {
+        Self {
+            grace,
+            margin,
+            lease_end: now,
+            stage: Stage::Runs,
+        }
+    }
+
+    /// Learns the rest of the lease: zero if a lock is lost. True if the command must be told now.
+    pub(crate) fn is_due(&mut self, left: Duration, now: Instant) -> bool {
+        if !left.is_zero() {
+            self.lease_end = now + left;
+        }
+        self.is_running() && self.to_spare(left).is_zero()
+    }
+
+    /// The time that such a rest of the lease leaves before the command must be told.
+    pub(crate) fn to_spare(&self, left: Duration) -> Duration {
+        left.saturating_sub(self.grace + self.margin)
+    }
+
+    /// True if the command was not told to end.
+    pub(crate) fn is_running(&self) -> bool {
+        matches!(self.stage, Stage::Runs)
+    }
+
+    pub(crate) fn was_told(&mut self, now: Instant) {
+        self.stage = Stage::ToldUntil(now + self.grace);
+    }
+
+    pub(crate) fn kill_is_due(&self, now: Instant) -> bool {
+        matches!(self.stage, Stage::ToldUntil(moment) if now >= self.latest(moment))
+    }
+
+    pub(crate) fn is_killed(&self) -> bool {
+        matches!(self.stage, Stage::Killed)
+    }
+
+    pub(crate) fn was_killed(&mut self) {
+        self.stage = Stage::Killed;
+    }
+
+    /// The next moment to act even without an event. `None`: now.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Runs => self.lease_end.checked_sub(self.grace + self.margin),
+            Stage::ToldUntil(moment) => Some(self.latest(moment)),
+            Stage::Killed => None,
+        }
+    }
+
+    /// `moment`, or the end of the lease less the margin if that is earlier.
+    fn latest(&self, moment: Instant) -> Instant {
+        let of_lease = self.lease_end.checked_sub(self.margin);
+        of_lease.map_or(moment, |of_lease| moment.min(of_lease))
+    }
+}
