@@ -220,7 +220,7 @@ impl Lease {
     fn send_until(&self, call: &Call, deadline: Deadline) -> Result<bool> {
         let operation = self.operation(RUN_ONCE);
         let mut pauses = Backoff::new();
-        let mut unknown = None;
+        let (mut unknown, mut refused) = (None, None);
         loop {
             let failure = match self.stack.server.ask(call, Patience::until(deadline)) {
                 Err(unsent) => RenewalError::Unsent(unsent),
@@ -250,13 +250,21 @@ impl Lease {
                 failure => failure.error(operation),
             };
             self.failed(failure);
+            if let Error::Redis { source, .. } = &error {
+                refused = Some(source.clone());
+            }
             let is_unknown = matches!(error, Error::Unknown { .. });
             let goes_on = is_unknown || matches!(error, Error::Pool { .. }) || error.may_pass();
             if is_unknown {
                 unknown = Some(error.clone());
             }
             if !goes_on || !pauses.pause(deadline) {
-                return Err(unknown.unwrap_or(error));
+                return Err(match (unknown, refused) {
+                    // The deadline cuts the last attempt short, so that says less.
+                    (Some(_), Some(refusal)) => operation.unknown(None, refusal),
+                    (Some(unknown), None) => unknown,
+                    (None, _) => error,
+                });
             }
         }
     }

@@ -599,6 +599,9 @@ fn a_refusal_after_an_unanswered_attempt_is_unknown() {
         });
         assert!(proxy.happened());
         assert_eq!(outcome(&done), "run, unknown", "{refusal}");
+        // The refusal says more than the lack of an answer.
+        let names_it = format!("{done:?}").contains("NoPerm: no");
+        assert!(names_it || refusal.starts_with("WRONGTYPE"), "{done:?}");
         assert!(conn.exists::<_, bool>(MARK).unwrap());
     });
 }

@@ -195,7 +195,7 @@ pub(crate) struct Arguments {
     #[arg(long, short)]
     pub(crate) verbose: bool,
 
-    /// Print nothing if --once-per skips the run or, without --wait, the lock is busy
+    /// Print nothing if the run is skipped, or busy without --wait
     ///
     /// For cron, which mails all output. If the lock is busy for the whole --wait, the command may
     /// hang where it runs, so that is printed.
