@@ -1,7 +1,7 @@
 //! The verdict on a hold after a reply, decided here only, for everybody who asks the server about
 //! one: the watchdog, `verify` and `renew`, the commits, the releases, sets, and `run_once`.
 //!
-//! [`Evidence`] is what one reply says. [`KnownHold::verdict`] adds what we know without it: the end of
+//! [`Evidence`] is what one reply says. [`KnownHold`] adds what we know without it: the end of
 //! the hold by our clock, and whether the server has refused to answer before.
 //!
 //! - **Our clock has reached the end**: the hold is over, whatever the server says. It ended by
@@ -54,16 +54,8 @@ pub(crate) struct KnownHold {
     pub(crate) at_the_end: LostReason,
     /// The server's clock may be ahead of ours by this much.
     pub(crate) skew: Duration,
-    /// The server has refused the last question about it.
+    /// The server has refused since the last renewal.
     pub(crate) was_refused: bool,
-}
-
-/// The verdict on a hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Ours,
-    Lost(LostReason),
-    NotKnown,
 }
 
 impl KnownHold {
@@ -73,18 +65,14 @@ impl KnownHold {
         has_passed.then_some(self.at_the_end)
     }
 
-    /// Returns the verdict on a reply that came just now. `is_ours`: what the reply says; `None` if
-    /// it does not tell.
-    pub(crate) fn verdict(&self, is_ours: Option<bool>, now: Instant) -> Verdict {
-        if let Some(reason) = self.lost_at(now) {
-            return Verdict::Lost(reason);
-        }
-        let is_near = self.lost_at(now + self.skew).is_some();
-        match is_ours {
-            Some(true) => Verdict::Ours,
-            Some(false) if is_near && self.was_refused => Verdict::Lost(self.at_the_end),
-            Some(false) => Verdict::Lost(LostReason::TakenAway),
-            None => Verdict::NotKnown,
+    /// Returns the reason of the loss after a reply just now that the lock is not ours.
+    pub(crate) fn lost_by_a_no(&self, now: Instant) -> LostReason {
+        let is_near = self.was_refused && self.lost_at(now + self.skew).is_some();
+        let by_itself = self.lost_at(now).is_some() || is_near;
+        if by_itself {
+            self.at_the_end
+        } else {
+            LostReason::TakenAway
         }
     }
 }
@@ -101,7 +89,7 @@ mod tests {
         redis::parse_redis_value(format!("-{code} a text\r\n").as_bytes())?.extract_error()
     }
 
-    /// All replies, at all moments, with and without a refusal before.
+    /// All replies, and a no at all moments, with and without a refusal before.
     #[test]
     fn one_reply_has_one_verdict() {
         use LostReason::{MaxHold, TakenAway};
@@ -135,28 +123,18 @@ mod tests {
                 Evidence::NotKnown(_) => None,
             };
             assert_eq!(is_ours, says, "{shown}");
-            for (at, was_refused) in moments.into_iter().flat_map(|at| [(at, false), (at, true)]) {
-                let known = KnownHold {
-                    end: Some(end),
-                    at_the_end: MaxHold,
-                    skew: 10 * MS,
-                    was_refused,
-                };
-                let expected = match says {
-                    _ if at >= end => Verdict::Lost(MaxHold),
-                    Some(true) => Verdict::Ours,
-                    None => Verdict::NotKnown,
-                    Some(false) if was_refused && at >= near => Verdict::Lost(MaxHold),
-                    Some(false) => Verdict::Lost(TakenAway),
-                };
-                let verdict = known.verdict(is_ours, at);
-                assert_eq!(
-                    verdict,
-                    expected,
-                    "{shown} {:?}",
-                    end.saturating_duration_since(at)
-                );
-            }
+        }
+        for (at, was_refused) in moments.into_iter().flat_map(|at| [(at, false), (at, true)]) {
+            let known = KnownHold {
+                end: Some(end),
+                at_the_end: MaxHold,
+                skew: 10 * MS,
+                was_refused,
+            };
+            let is_by_itself = at >= end || was_refused && at >= near;
+            let expected = if is_by_itself { MaxHold } else { TakenAway };
+            let left = end.saturating_duration_since(at);
+            assert_eq!(known.lost_by_a_no(at), expected, "{left:?} {was_refused}");
         }
     }
 
@@ -169,9 +147,6 @@ mod tests {
             skew: 10 * MS,
             was_refused: true,
         };
-        let verdict = |is_ours| known.verdict(is_ours, Instant::now());
-        assert_eq!(verdict(Some(true)), Verdict::Ours);
-        assert_eq!(verdict(Some(false)), Verdict::Lost(LostReason::TakenAway));
-        assert_eq!(verdict(None), Verdict::NotKnown);
+        assert_eq!(known.lost_by_a_no(Instant::now()), LostReason::TakenAway);
     }
 }

@@ -1,5 +1,5 @@
 //! One lease of the [`Schedule`](super::schedule::Schedule): when to ask the server about it, and
-//! what follows from the [verdict](crate::verdict) on the reply.
+//! what follows from the reply. The state of the lease has the [verdict](crate::verdict).
 //!
 //! An entry needs a renewal at `renew_at` and a look at `look_at`. A question covers the needs that
 //! were due when it was sent; a positive reply clears them. A need that arises while a question is
@@ -8,12 +8,8 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    error::LostReason,
-    recipes::hold::Hold,
-    server::RenewalAnswer,
-    time::whole_millis,
-    verdict::{KnownHold, Verdict},
-    wire::Call,
+    error::LostReason, recipes::hold::Hold, server::RenewalAnswer, time::whole_millis,
+    verdict::KnownHold, wire::Call,
 };
 
 /// The pause after the first refusal of a renewal. It doubles with each further refusal.
@@ -87,8 +83,8 @@ pub(crate) struct LeaseEntry<T> {
 pub(crate) enum RenewalOutcome {
     /// The lock is ours until then, by our clock.
     Held(Instant),
-    /// The lock is lost. The schedule removes the lease.
-    Lost(LostReason),
+    /// The lock is lost. The schedule removes the lease, whose state knows the reason.
+    Lost,
 }
 
 impl Terms {
@@ -125,7 +121,7 @@ impl Terms {
         self.known(false).lost_at(now)
     }
 
-    /// Returns what is known without asking. `was_refused`: so was the last question.
+    /// Returns what is known without asking. `was_refused`: by the server, since the last renewal.
     pub(crate) fn known(&self, was_refused: bool) -> KnownHold {
         let end = self.lost_by();
         let is_at_the_cap = self.cap.is_some_and(|cap| end >= Some(cap));
@@ -226,17 +222,15 @@ impl<T> LeaseEntry<T> {
     /// Enters the reply to the question that is on its way, and sets the time of the next one.
     pub(crate) fn judge(&mut self, answer: RenewalAnswer, now: Instant) -> Option<RenewalOutcome> {
         let ask = self.in_flight.take()?;
-        let verdict = (self.terms.known(self.refusals > 0)).verdict(answer.is_ours(), now);
-        if let Verdict::Lost(reason) = verdict {
-            return Some(RenewalOutcome::Lost(reason));
-        }
         match answer {
+            RenewalAnswer::NotOurs => Some(RenewalOutcome::Lost),
+            _ if self.terms.lost_at(now).is_some() => Some(RenewalOutcome::Lost),
             RenewalAnswer::Ours(sent) => {
                 self.confirmed(ask, sent);
-                let held = self.terms.end.map(RenewalOutcome::Held);
-                self.terms.lost_at(now).map(RenewalOutcome::Lost).or(held)
+                let lost = self.terms.lost_at(now).map(|_| RenewalOutcome::Lost);
+                lost.or_else(|| self.terms.end.map(RenewalOutcome::Held))
             }
-            RenewalAnswer::NotOurs | RenewalAnswer::Refused => {
+            RenewalAnswer::Refused => {
                 let pause = FIRST_RETRY.saturating_mul(1 << self.refusals.min(16));
                 let longest = LAST_RETRY.min(self.terms.third());
                 self.refusals += 1;

@@ -23,7 +23,6 @@ use crate::{
     server::RenewalError,
     time::{Clock, Deadline},
     token::FencingToken,
-    verdict::Verdict,
 };
 
 /// The state of a lease, by our clock and the server's replies.
@@ -75,6 +74,8 @@ struct Facts {
     terms: Terms,
     /// The failure of the last renewal, or what the lock's key holds instead.
     failure: Option<Arc<RenewalError>>,
+    /// The server has refused since the last renewal.
+    was_refused: bool,
     /// The commands that got no reply.
     outstanding: Outstanding,
     /// The watchdog is gone, so nothing renews the lease.
@@ -97,6 +98,7 @@ impl LeaseState {
                 stopped: false,
                 terms: *terms,
                 failure: None,
+                was_refused: false,
                 outstanding: Outstanding::default(),
                 unwatched: false,
                 callbacks: Vec::new(),
@@ -202,16 +204,12 @@ impl LeaseState {
         self.current().lost
     }
 
-    /// Returns the reason of the loss after a reply that the lock is not ours, also if the renewal
-    /// was stopped before the reply.
+    /// Returns the reason of the loss after a reply that the lock is not ours, or by our clock, also
+    /// if the renewal was stopped before.
     pub(crate) fn lost_by_a_no(&self) -> LostReason {
         let facts = self.current();
-        let was_refused = (facts.failure.as_ref()).is_some_and(|failure| failure.is_refusal());
-        let known = facts.terms.known(was_refused);
-        match (facts.lost, known.verdict(Some(false), self.clock.now())) {
-            (Some(reason), _) | (None, Verdict::Lost(reason)) => reason,
-            (None, Verdict::Ours | Verdict::NotKnown) => LostReason::TakenAway,
-        }
+        let known = facts.terms.known(facts.was_refused);
+        (facts.lost).unwrap_or_else(|| known.lost_by_a_no(self.clock.now()))
     }
 
     /// Returns the error for the loss of this lease, with the failure before it.
@@ -234,6 +232,7 @@ impl LeaseState {
             if is_live {
                 facts.terms.end = Some(end);
                 facts.failure = None;
+                facts.was_refused = false;
             }
             is_live
         })
@@ -244,6 +243,7 @@ impl LeaseState {
     pub(crate) fn renewal_failed(&self, failure: &Arc<RenewalError>, is_out: bool) {
         self.change(|facts| {
             facts.failure = Some(Arc::clone(failure));
+            facts.was_refused |= failure.is_refusal();
             if is_out {
                 facts.outstanding.renewal_is_out();
             }

@@ -233,7 +233,7 @@ impl<T: Clone, O> Schedule<T, O> {
             return left.judge(answer, now);
         }
         let outcome = self.change(id, |entry| entry.judge(answer, now))?;
-        if let Some(RenewalOutcome::Lost(_)) = outcome {
+        if let Some(RenewalOutcome::Lost) = outcome {
             self.stop(id);
         }
         outcome

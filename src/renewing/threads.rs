@@ -234,7 +234,7 @@ impl Keeper {
                 {
                     news.push((Arc::clone(lease), None));
                 }
-                Some(RenewalOutcome::Lost(reason)) => self.lose(state, lease, reason),
+                Some(RenewalOutcome::Lost) => self.lose(state, lease, lease.lost_by_a_no()),
                 Some(RenewalOutcome::Held(_)) | None => {}
             }
         }

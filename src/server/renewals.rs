@@ -13,7 +13,7 @@ use super::{
     tracked::{InUse, ReliedOnBy, Tracked},
 };
 use crate::{
-    error::{Error, Operation, Result},
+    error::{Error, Operation, Result, WrongKey, wrong_key},
     event::shielded,
     pool::Connector,
     time::{self, Deadline},
@@ -57,17 +57,6 @@ pub(crate) enum RenewalAnswer {
     Unanswered,
 }
 
-impl RenewalAnswer {
-    /// `None`: it does not tell.
-    pub(crate) fn is_ours(self) -> Option<bool> {
-        match self {
-            Self::Ours(_) => Some(true),
-            Self::NotOurs => Some(false),
-            Self::Forgotten | Self::Refused | Self::Unanswered => None,
-        }
-    }
-}
-
 /// The outcome of a batch.
 pub(crate) struct Replies {
     /// One for each call.
@@ -92,14 +81,18 @@ impl RenewalError {
         Arc::new(Self::Sent(error))
     }
 
-    /// The server refused, so an early retry is unlikely to succeed.
+    /// The server refused, so an early retry is unlikely to succeed. That the lock's key holds
+    /// something else is no refusal: then the lock is gone.
     pub(crate) fn is_refusal(&self) -> bool {
         match self {
             Self::Unsent(Error::Pool { source, .. }) => {
                 source.as_ref().is_some_and(|error| !error.is_io_error())
             }
             Self::Unsent(_) => true,
-            Self::Sent(error) => !error.is_io_error(),
+            Self::Sent(error) => {
+                let is_gone = matches!(wrong_key(error), Some((WrongKey::Lock, _)));
+                !error.is_io_error() && !is_gone
+            }
         }
     }
 

@@ -4,6 +4,10 @@ use super::*;
 use crate::token::Token;
 
 fn lease_state(token: &Token, end: Instant) -> LeaseState {
+    skewed(token, end, Duration::ZERO)
+}
+
+fn skewed(token: &Token, end: Instant, skew: Duration) -> LeaseState {
     let hold = Arc::new(Hold::mutex("a", token).unwrap());
     let terms = Terms {
         lease: Duration::from_secs(10),
@@ -11,7 +15,7 @@ fn lease_state(token: &Token, end: Instant) -> LeaseState {
         end: Some(end),
         renews: true,
         look_at: None,
-        skew: Duration::ZERO,
+        skew,
     };
     LeaseState::new(&hold, None, None, &terms, None, Clock::REAL)
 }
@@ -36,6 +40,32 @@ fn the_first_reason_stays() {
     lease.lose(LostReason::Ended);
     assert_eq!(lease.lost(), Some(LostReason::TakenAway));
     assert_eq!(lease.stop(), RenewalState::Lost(LostReason::TakenAway));
+}
+
+/// By the server's clock it may have ended. A failure without a reply changes nothing.
+#[test]
+fn after_a_refusal_a_no_near_the_end_is_no_theft() {
+    let token = Token::random();
+    let refusal = || RenewalError::sent((redis::ErrorKind::Extension, "OOM").into());
+    let silence = || RenewalError::sent((redis::ErrorKind::Io, "silence").into());
+    let found =
+        || RenewalError::sent((redis::ErrorKind::Extension, "", "WRONGTYPE".to_owned()).into());
+    let end = Clock::REAL.now() + Duration::from_secs(60);
+    for (failures, is_renewed, reason) in [
+        (vec![], false, LostReason::TakenAway),
+        (vec![silence()], false, LostReason::TakenAway),
+        (vec![refusal()], false, LostReason::Ended),
+        (vec![refusal(), silence()], false, LostReason::Ended),
+        (vec![refusal()], true, LostReason::TakenAway),
+        (vec![found()], false, LostReason::TakenAway),
+    ] {
+        let lease = skewed(&token, end, Duration::from_secs(120));
+        for failure in &failures {
+            lease.renewal_failed(failure, false);
+        }
+        assert!(!is_renewed || lease.renewed(end));
+        assert_eq!(lease.lost_by_a_no(), reason, "{failures:?} {is_renewed}");
+    }
 }
 
 #[test]

@@ -160,7 +160,7 @@ impl Known {
         answer: RenewalAnswer,
         now: Instant,
     ) -> Option<RenewalOutcome> {
-        let end = self.lost_at(now).map(RenewalOutcome::Lost);
+        let end = self.lost_at(now).map(|_| RenewalOutcome::Lost);
         let outcome = match answer {
             _ if end.is_some() => end,
             RenewalAnswer::Ours(sent) => {
@@ -172,15 +172,15 @@ impl Known {
                     self.renewed = Some(sent);
                 }
                 let held = self.terms.end.map(RenewalOutcome::Held);
-                self.lost_at(now).map(RenewalOutcome::Lost).or(held)
+                self.lost_at(now).map(|_| RenewalOutcome::Lost).or(held)
             }
-            RenewalAnswer::NotOurs => Some(RenewalOutcome::Lost(LostReason::TakenAway)),
+            RenewalAnswer::NotOurs => Some(RenewalOutcome::Lost),
             RenewalAnswer::Forgotten | RenewalAnswer::Refused | RenewalAnswer::Unanswered => {
                 self.failed = true;
                 None
             }
         };
-        self.gone |= matches!(outcome, Some(RenewalOutcome::Lost(_)));
+        self.gone |= matches!(outcome, Some(RenewalOutcome::Lost));
         outcome
     }
 }
