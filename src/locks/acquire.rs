@@ -39,7 +39,7 @@ use super::{
     attempts::{AttemptOutcome, Attempts},
     lease::{Lease, LeaseGrant},
     options::Settings,
-    release::let_go_all,
+    release::{GIVES_BACK_WITHIN, let_go_all},
     stack::Stack,
     stacks::Stacks,
 };
@@ -65,8 +65,6 @@ const WAIT_WHILE_ALL_LENT: Duration = Duration::from_millis(100);
 /// At its deadline a thread waits this long for the reply to the head of its queue, so that a slow
 /// connection does not look like a silent server.
 const ANSWERED_AHEAD: Duration = Duration::from_millis(100);
-/// A silent server gets at least this time to take back what a failed wait leaves.
-const GIVES_BACK_WITHIN: Duration = Duration::from_millis(100);
 /// The longest pause after a failure, unless the settings allow a longer one.
 const LONGEST_DOUBT: Duration = Duration::from_millis(250);
 

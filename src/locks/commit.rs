@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 
 use redis::{Connection, FromRedisValue, Pipeline, Value};
 
-use super::lease::Lease;
+use super::{lease::Lease, release::GIVES_BACK_WITHIN};
 use crate::{
     error::{Error, Operation, Result},
     name::check_size,
@@ -30,6 +30,15 @@ use crate::{
 /// also gets `MOVED`, but never succeeds.
 const NODES_AGREE: Duration = Duration::from_millis(250);
 const RELEASING: &str = "Lease::commit_and_release";
+
+/// Returns true if the server did not reply, or there was no connection to it.
+fn is_silence(error: &Error) -> bool {
+    match error {
+        Error::Unknown { .. } | Error::Pool { .. } => true,
+        Error::Redis { source, .. } => source.is_io_error(),
+        _ => false,
+    }
+}
 
 /// Which call of [`Lease::commit_once`] executed the commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -216,9 +225,11 @@ impl Lease {
     /// Like [`commit`](Self::commit), and releases the lock in the same transaction. Two round
     /// trips in all.
     ///
-    /// The hold ends in any case. If nothing was written, the lock is released as by
-    /// [`release`](Self::release); if no reply came, the watchdog's thread releases it. The lock is
-    /// not handed over to another thread of this process.
+    /// The hold ends in any case. If the server refused the writes, the lock is released as by
+    /// [`release`](Self::release), by one I/O time-out after the call; if no reply came, the
+    /// watchdog's thread releases it as soon as the server answers. So a silent server delays the
+    /// call by one I/O time-out, and by one more if a renewal was already sent. The lock is not
+    /// handed over to another thread of this process.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -240,6 +251,7 @@ impl Lease {
             .releasing(hold.giving_back_while_watched());
         // The caller's closure may have forked the process.
         self.stack.process.refuse_forked_child()?;
+        let answer_by = Deadline::after(self.stack.server.limits().answer);
         // A renewal would change the key that the transaction watches.
         let state = self.stop_renewing(Deadline::after(Duration::MAX));
         let done = match state {
@@ -255,8 +267,12 @@ impl Lease {
                 Ok(true)
             }
             Err(Error::Lost { .. }) => Ok(false),
-            Err(error @ Error::Unknown { .. }) => Err(error.clone()),
-            Err(_) => self.give_back(Deadline::after(self.drop_timeout)),
+            // The watchdog's thread waits for a server that has just been silent.
+            Err(error) if is_silence(error) => Err(error.clone()),
+            Err(_) => {
+                let left = answer_by.remaining().max(GIVES_BACK_WITHIN);
+                self.give_back(Deadline::after(left))
+            }
         };
         match (done, self.settle(RELEASING, given_back, state)) {
             // The commit names no reason, or a key of another type, which may be the lock's.

@@ -37,6 +37,8 @@ use crate::{
 };
 
 const RELEASE: &str = "Lease::release";
+/// A silent server gets at least this time to take back what a failed wait or commit leaves.
+pub(super) const GIVES_BACK_WITHIN: Duration = Duration::from_millis(100);
 
 impl Lease {
     /// Releases the lock, and returns the error if that fails. One round trip.

@@ -10,9 +10,9 @@ use redis::{Client, Commands};
 
 use crate::common::{
     LONG, MS, SLACK, Server,
-    hold::comes_true,
+    hold::{comes_true, every_kind},
     start,
-    wait::{at_once, unless_halted},
+    wait::{at_once, tracked_keys, unless_halted},
 };
 
 /// Short enough for a test to wait for.
@@ -102,12 +102,13 @@ fn who_waits_survives_the_loss_of_each_connection() {
 /// Runs concurrently: each mostly waits.
 #[test]
 fn every_call_ends_in_time() {
-    let cases: [fn(); 5] = [
+    let cases: [fn(); 6] = [
         a_loss_is_told_after_the_watchdogs_connection_was_killed,
         a_wait_ends_one_time_out_later_while_the_server_is_silent,
         a_short_wait_ends_one_time_out_later_while_the_server_is_silent,
         heads_of_queues_wait_no_longer_for_each_other_than_they_may,
         a_drop_takes_no_longer_than_it_may,
+        a_releasing_commit_waits_for_one_time_out_while_the_server_is_silent,
     ];
     at_once(cases, |case| case());
 }
@@ -302,6 +303,28 @@ fn a_drop_takes_no_longer(is_the_last: bool) {
     // With the last `Locks` the watchdog's thread ends, and the lock expires.
     let is_free = || !conn.exists::<_, bool>("lock:a").unwrap();
     assert!(is_the_last || comes_true(is_free));
+}
+
+/// A release of its own would wait for 4 s more.
+fn a_releasing_commit_waits_for_one_time_out_while_the_server_is_silent() {
+    at_once([0, 1, 2, 3, 4], |kind| {
+        let server = Server::start().unwrap();
+        let options = crate::options().drop_timeout(4_000 * MS).lease(4 * LONG);
+        let lock = every_kind(&quick(&server.url()).with(options))[kind].clone();
+        let lease = lock.acquire(LONG).unwrap();
+        let mut conn = server.connection().unwrap();
+        assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
+        thread::sleep(100 * MS); // the watchdog's first look has its answer
+        server.freeze().unwrap();
+        let asked = Instant::now();
+        let failed = lease.commit_and_release(|pipe| _ = pipe.set("written", 1));
+        let took = asked.elapsed();
+        server.thaw().unwrap();
+        assert!(matches!(failed, Err(Error::Redis { .. })), "{failed:?}");
+        assert!(took < IO_TIMEOUT + SLACK, "{took:?}");
+        let is_free = || !lock.inspect().unwrap().is_held();
+        assert!(comes_true(is_free), "not released");
+    });
 }
 
 #[test]
