@@ -57,7 +57,8 @@ pub enum LostReason {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The lock was not free for the whole wait, or others kept changing it. Nothing was done.
+    /// The lock was not free for the whole wait, or others kept changing it, or the limit of a set
+    /// passed before this lock was asked for. Nothing was done.
     Contended {
         /// The function and the lock.
         context: ErrorContext,
@@ -319,7 +320,7 @@ impl fmt::Display for Error {
             } => {
                 match waited {
                     Some(waited) => {
-                        write!(f, "not acquired within {waited:.1?}: it was not free")?;
+                        write!(f, "not acquired within {waited:.1?}")?;
                     }
                     None => f.write_str("others kept changing it on every attempt")?,
                 }

@@ -79,6 +79,8 @@ pub(super) struct SetWait<'a> {
     since: Instant,
     /// When the wait for this lock began, on the machine's clock.
     began: Instant,
+    /// The limit of the set's wait has passed, so this lock is not asked for.
+    is_over: bool,
     /// The wait ended without a reply from the server.
     is_silent: Cell<bool>,
 }
@@ -89,15 +91,27 @@ impl<'a> SetWait<'a> {
             held,
             since,
             began: time::now(),
+            is_over: false,
             is_silent: Cell::new(false),
         }
+    }
+
+    pub(super) fn over_if(self, is_over: bool) -> Self {
+        Self { is_over, ..self }
     }
 
     /// Returns the deadline for giving back what a failed wait leaves. The call returns at most one
     /// I/O time-out after its limit, of which the wait may have used a part, or all if the server
     /// was silent.
     pub(super) fn gives_back_by(&self, limit: Deadline, answer: Duration) -> Deadline {
-        let late = limit.moment().map(|limit| limit.max(self.began).elapsed());
+        let from = |limit: Instant| {
+            if self.is_over {
+                limit
+            } else {
+                limit.max(self.began)
+            }
+        };
+        let late = limit.moment().map(|limit| from(limit).elapsed());
         let left = answer.saturating_sub(late.unwrap_or_default());
         let left = if self.is_silent.get() {
             Duration::ZERO
@@ -259,7 +273,9 @@ fn first_stack(
 
 impl Wait<'_> {
     fn until_over(mut self, timeout: Duration) -> Result<Result<Lease, LastRun>> {
-        let acquired = if self.waits {
+        let acquired = if self.part.is_over {
+            Ok(None)
+        } else if self.waits {
             self.in_turn(timeout)
         } else {
             self.try_once()

@@ -73,7 +73,9 @@ impl LockSet {
     /// in all.
     ///
     /// Waits for each lock as [`Lock::acquire`] does. The locks that are already held renew
-    /// themselves meanwhile. One round trip for each free lock.
+    /// themselves meanwhile. One round trip for each free lock. Once the limit has passed, no other
+    /// lock is asked for, even if it is free: the next one is [`Error::Contended`]. A limit of zero
+    /// asks for each once.
     ///
     /// If one is not acquired, or one that is held is lost, the wait ends, and the others are
     /// released before the call returns, in one round trip. If the server is silent, the call
@@ -141,7 +143,9 @@ impl LockSet {
         let handles = Arc::default();
         for lock in &self.locks {
             let operation = Operation::new(name, lock.name());
-            let part = SetWait::new(Some(&handles), since);
+            // Each attempt may take as long as an answer, so past the limit no other one begins.
+            let is_over = !timeout.is_zero() && !held.leases.is_empty() && deadline.has_passed();
+            let part = SetWait::new(Some(&handles), since).over_if(is_over);
             let acquired = lock.acquire_as(operation, deadline.remaining(), &part);
             let is_last = held.leases.len() + 1 == self.locks.len();
             // A lock may have been lost just before the last one was granted.

@@ -200,6 +200,39 @@ fn a_set_far_from_its_server_returns_within_a_few_round_trips() {
     });
 }
 
+/// Asking for all thirty would take three seconds. A limit of zero asks for each once.
+#[test]
+fn a_set_on_a_distant_server_asks_for_no_lock_after_its_limit() {
+    at_once([false, true], |is_last_busy| {
+        let log = Arc::new(Log::default());
+        let mut bench = Bench::new(crate::options());
+        if is_last_busy {
+            let () = bench.conn.set(BUSY, "someone").unwrap();
+        }
+        let hooks = Options::new().events(Arc::clone(&log) as Arc<dyn Events>);
+        let free = (0..30).map(|n| bench.locks.lock(&format!("n{n:02}")));
+        let set = LockSet::of(free.chain([bench.locks.lock("z")])).with(hooks);
+        bench.proxy.delay_each(100 * MS);
+        let asked = Instant::now();
+        let error = set.acquire(300 * MS).map(drop).unwrap_err();
+        let took = asked.elapsed();
+        assert_eq!(bench.held(), [""; 0]);
+        assert!(took < 600 * MS + SLACK, "{took:?}");
+        let Error::Contended {
+            context, waited, ..
+        } = &error
+        else {
+            panic!("{error:?}");
+        };
+        assert_ne!(context.lock, "z");
+        assert!(waited.is_some_and(|waited| waited >= 300 * MS), "{error}");
+        assert_eq!(log.of(&context.lock), ["contended"]);
+        let few = LockSet::of(["a", "b", "c", "d"].map(|name| bench.locks.lock(name)));
+        drop(few.try_acquire().unwrap().unwrap());
+        drop(few.acquire(Duration::ZERO).unwrap());
+    });
+}
+
 /// Whatever `drop_timeout` says: here 20 s.
 #[test]
 fn a_set_on_a_silent_server_returns_within_one_timeout() {

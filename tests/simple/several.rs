@@ -241,6 +241,28 @@ fn one_lock_and_fifty_locks() {
     assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
 }
 
+/// Asking for all thirty would take three seconds. A limit of zero asks for each once.
+#[test]
+fn a_distant_server_does_not_delay_the_deadline() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let (mut conn, mut other) = (proxy.connection().unwrap(), server.connection().unwrap());
+        let names: Vec<String> = (0..30).map(|number| number.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        proxy.delay_each(100 * MS);
+        let mut ran = |names, limit| {
+            let asked = Instant::now();
+            let ran = with_locks(&mut conn, names, limit, 2 * LONG, |_, _| ()).unwrap();
+            (ran.is_some(), asked.elapsed())
+        };
+        let (has_run, took) = ran(&names, 300 * MS);
+        assert!(!has_run && took < 600 * MS + SLACK, "{took:?}");
+        assert_eq!(other.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
+        assert!(ran(&names[..4], Duration::ZERO).0);
+    });
+}
+
 /// The first is acquired shortly before the deadline, and the second not at all.
 #[test]
 fn all_share_one_deadline() {

@@ -26,13 +26,14 @@ const WITH_LOCKS: &str = "with_locks";
 ///
 /// Calls `run` only if all locks are held. Acquires them one after the other in the order of their
 /// keys, whatever the order of the names, so callers of this function never deadlock. `Ok(None)`:
-/// another holder had one of them until the deadline, and the others were released.
+/// another holder had one of them until the deadline, or the deadline passed before all were asked
+/// for, and the others were released.
 ///
-/// `acquire_timeout` applies to all locks together, `lock_timeout` to each. While it waits, the
-/// locks that are already held are renewed after each third of `lock_timeout`; after that nothing
-/// is renewed. `run` gets the connection, and the tokens in the order of the names. Otherwise like
-/// [`with_lock`](crate::with_lock). Each lock costs one round trip to acquire, and their
-/// release one in all.
+/// `acquire_timeout` applies to all locks together, `lock_timeout` to each. An `acquire_timeout` of
+/// zero asks for each lock once. While it waits, the locks that are already held are renewed after
+/// each third of `lock_timeout`; after that nothing is renewed. `run` gets the connection, and the
+/// tokens in the order of the names. Otherwise like [`with_lock`](crate::with_lock). Each lock costs
+/// one round trip to acquire, and their release one in all.
 ///
 /// If the connection fails during the release, the remaining locks end with their leases.
 ///
@@ -73,8 +74,7 @@ pub fn with_locks<T>(
     let lease = lease_millis("lock_timeout", lock_timeout)?;
     let wanted = in_order(lock_names)?;
     let mut held = Vec::with_capacity(wanted.len());
-    let deadline = Deadline::after(acquire_timeout);
-    let acquired = acquire_all(conn, &wanted, lease, deadline, &mut held);
+    let acquired = acquire_all(conn, &wanted, lease, acquire_timeout, &mut held);
     if !matches!(acquired, Ok(true)) {
         if !acquired.as_ref().is_err_and(is_silent) {
             // The caller gets the reason why the set was not acquired.
@@ -138,11 +138,16 @@ fn acquire_all(
     conn: &mut Connection,
     wanted: &[LockName],
     millis: u64,
-    deadline: Deadline,
+    timeout: Duration,
     held: &mut Vec<HeldLock>,
 ) -> Result<bool> {
+    let deadline = Deadline::after(timeout);
     let mut lease = LeaseTimes::from_now(millis);
     for lock in wanted {
+        // Each attempt may take as long as an answer, so past the limit no other one begins.
+        if !timeout.is_zero() && !held.is_empty() && deadline.has_passed() {
+            return Ok(false);
+        }
         let operation = Operation::new(WITH_LOCKS, lock.text());
         loop {
             renew_if_due(conn, held, &mut lease)?;
