@@ -146,8 +146,9 @@ impl Locks {
     /// A lock moves with its slot to another shard, even while it is held or waited for. While the
     /// slot migrates, a lock that has already moved, or is free, cannot be reached: a wait retries
     /// until its deadline, any other call for one I/O time-out, and then returns
-    /// [`Error::Redis`](crate::Error::Redis) with the code `ASK` or `TRYAGAIN`. A slot usually
-    /// migrates in a millisecond. A lease may be lost if the migration of its slot takes most of
+    /// [`Error::Redis`](crate::Error::Redis) with the code `ASK` or `TRYAGAIN`; so does a commit,
+    /// unless under a mutex, even if the lock has not moved yet. A slot usually migrates in a
+    /// millisecond. A lease may be lost if the migration of its slot takes most of
     /// the lease.
     ///
     /// Two names with the same part in braces share a slot: `{shop}:report` and `{shop}:orders`.

@@ -8,8 +8,8 @@ use std::{
 };
 
 use leasehold::{
-    Error, Locks, Nodes, Result, Token, acquire_lock_with_timeout, recipes::mutex, release_lock,
-    transaction_with_lock, with_lock,
+    Error, Locks, Nodes, Options, Result, Token, acquire_lock_with_timeout, recipes::mutex,
+    release_lock, transaction_with_lock, with_lock,
 };
 use redis::{Commands, Connection};
 
@@ -158,6 +158,39 @@ fn a_free_lock_in_an_open_slot_is_refused_in_time_and_leaves_nothing() {
             .exists::<_, bool>(count)
             .unwrap()
     );
+}
+
+/// The proof of any other hold than a mutex is a new key, which the source of the slot refuses.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
+fn in_an_open_slot_a_commit_under_a_mutex_is_done_and_any_other_is_refused() {
+    let mut open = Open::closed_yet("commit");
+    let pool = Nodes::builder().get_timeout(GET).io_timeout(GET);
+    let nodes = pool.connect(&open.cluster.url()).unwrap();
+    let locks = Locks::on_nodes(&nodes).with(Options::new().lease(12 * LONG));
+    let [count, mutex, reentrant, read, write, permit] =
+        ["count", "m", "e", "r", "w", "p"].map(|name| open.named(name));
+    let () = open.source.set(&count, 0).unwrap();
+    let held = [
+        locks.lock(&mutex),
+        locks.reentrant(&reentrant),
+        locks.read(&read),
+        locks.write(&write),
+        locks.semaphore(&permit, 2),
+    ]
+    .map(|lock| lock.acquire(LONG).unwrap());
+    open.open();
+    for (number, lease) in held.into_iter().enumerate() {
+        let commit = || lease.commit(|pipe| _ = pipe.incr(&count, 1));
+        if number == 0 {
+            commit().unwrap();
+        } else {
+            is_refused(&["TRYAGAIN"], commit);
+        }
+        lease.verify().unwrap();
+        lease.release().unwrap();
+    }
+    assert_eq!(open.source.get::<_, u64>(&count).unwrap(), 1);
 }
 
 #[test]
