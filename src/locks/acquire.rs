@@ -67,6 +67,8 @@ const WAIT_WHILE_ALL_LENT: Duration = Duration::from_millis(100);
 const ANSWERED_AHEAD: Duration = Duration::from_millis(100);
 /// The longest pause after a failure, unless the settings allow a longer one.
 const LONGEST_DOUBT: Duration = Duration::from_millis(250);
+/// Outside a queue no cancel wakes a thread, so it looks for one at this interval.
+const SEES_CANCEL_WITHIN: Duration = Duration::from_millis(50);
 
 /// The set that a wait is a part of. A lock that is acquired alone is a set of one.
 #[derive(Debug)]
@@ -323,14 +325,12 @@ impl Wait<'_> {
             thread::sleep(pause);
         }
         // An owner that acquires a reentrant lock again must not queue behind threads that wait for
-        // it to release.
+        // it to release. Only the server knows that it is another's.
         if asks_after.is_some() || self.hold.kind() == LockKind::Reentrant {
-            // Only the head of the queue writes the intent of waiting writers.
-            let leaves_intent = self.stack.queues.waiting(self.key()) == 0;
-            match self.ask_on_pooled(leaves_intent)? {
+            match self.ask_ahead_of_the_queue()? {
                 AttemptOutcome::Granted { grant, .. } => return Ok(self.lease(grant)),
                 AttemptOutcome::AlreadyRun => return Ok(None),
-                _ => self.report_retry(),
+                _ => {}
             }
         }
         loop {
@@ -356,6 +356,34 @@ impl Wait<'_> {
             if !goes_on {
                 return outcome.map(|_| None);
             }
+        }
+    }
+
+    /// Makes one attempt before the wait joins the queue. A reentrant lock is asked for again after
+    /// each failure, until the server says that another owner holds it.
+    fn ask_ahead_of_the_queue(&mut self) -> Result<AttemptOutcome> {
+        loop {
+            // Only the head of the queue writes the intent of waiting writers.
+            let leaves_intent = self.stack.queues.waiting(self.key()) == 0;
+            let outcome = self.ask_on_pooled(leaves_intent)?;
+            let has_failed = match outcome {
+                AttemptOutcome::Granted { .. } | AttemptOutcome::AlreadyRun => return Ok(outcome),
+                AttemptOutcome::Refused { .. } => false,
+                AttemptOutcome::Failed | AttemptOutcome::Moved => true,
+            };
+            self.report_retry();
+            if !(has_failed && self.hold.kind() == LockKind::Reentrant) {
+                return Ok(outcome);
+            }
+            let pause = self.failure_pauses.next_pause(self.deadline.remaining());
+            let pause = Deadline::after(pause);
+            while !pause.has_passed() && !self.is_cancelled() {
+                thread::sleep(pause.remaining().min(SEES_CANCEL_WITHIN));
+            }
+            if self.is_cancelled() || self.deadline.has_passed() {
+                return self.attempts.last_failure().map_or(Ok(outcome), Err);
+            }
+            self.follow(self.deadline)?;
         }
     }
 
@@ -467,7 +495,7 @@ impl Wait<'_> {
     /// or else of this thread's attempt before it joined. If the lock may be ours, replies to other
     /// threads do not settle that.
     fn at_deadline(&mut self, place: &Place<'_, Settings, Lease, Error>) -> Result<AttemptOutcome> {
-        let is_cancelled = self.cancel.is_some_and(Cancel::is_cancelled);
+        let is_cancelled = self.is_cancelled();
         let longest = if is_cancelled {
             Duration::ZERO
         } else {
@@ -487,6 +515,10 @@ impl Wait<'_> {
             None if self.attempts.was_refused => Ok(refused),
             None => Err(unanswered_ahead(None)),
         }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancel.is_some_and(Cancel::is_cancelled)
     }
 
     /// Switches to the stack that has the key now. Returns false if no node can name it.

@@ -8,11 +8,14 @@ use std::{
 use leasehold::{Error, Lease, Lock, Locks, Options, Owner, Result};
 use redis::{Client, Commands, Connection};
 
-use crate::common::{
-    LONG, MS, Proxy, SLACK, Server,
-    fake::Fake,
-    hold::{comes_true, every_kind},
-    wait::{at_once, unless_halted},
+use crate::{
+    common::{
+        LONG, MS, Proxy, SLACK, Server,
+        fake::Fake,
+        hold::{comes_true, every_kind},
+        wait::{at_once, unless_halted},
+    },
+    waiting::waiting,
 };
 
 /// Temporary refusals in the server's words; the last ones are of scripts: before Redis 7, and by a
@@ -254,5 +257,45 @@ fn contended_says_only_what_was_seen() {
         let () = conn.hset_multiple("lock:b", &fields).unwrap();
         let _: bool = conn.pexpire("lock:b", 1_000).unwrap();
         assert_eq!(said(&ours.read("b")), (false, false));
+    });
+}
+
+/// The thread ahead of it waits for its own owner.
+#[test]
+fn a_reentry_does_not_queue_after_a_temporary_refusal() {
+    // The owner's first hold is of this `Locks`, or of another one.
+    at_once([true, false], |is_ours| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let options = Options::new()
+            .owner(Owner::new("x").unwrap())
+            .lease(4 * LONG);
+        let [ours, theirs] = [(); 2].map(|()| crate::connect(&server.url()).with(options.clone()));
+        let lock = ours.reentrant("a");
+        let held = if is_ours { &ours } else { &theirs };
+        let held = held.reentrant("a").acquire(LONG).unwrap();
+        let other = Options::new().owner(Owner::new("y").unwrap());
+        let other = lock.clone().with(other);
+        let mut needs = move |replicas: u32| {
+            let mut set = redis::cmd("CONFIG");
+            set.arg(&["SET", "min-replicas-to-write"]).arg(replicas);
+            set.exec(&mut conn).unwrap();
+        };
+        thread::scope(|scope| {
+            let ahead = scope.spawn(|| other.acquire(3 * LONG).map(drop));
+            assert!(comes_true(|| waiting(&lock) == 1));
+            needs(1);
+            let entered = scope.spawn(|| (lock.acquire(LONG).map(drop), Instant::now()));
+            thread::sleep(200 * MS); // it is refused
+            assert!(!entered.is_finished());
+            needs(0);
+            let since = Instant::now();
+            let (entered, at) = entered.join().unwrap();
+            entered.unwrap();
+            let took = at.saturating_duration_since(since);
+            assert!(took < 250 * MS + SLACK, "{took:?}");
+            drop(held);
+            ahead.join().unwrap().unwrap();
+        });
     });
 }
