@@ -7,7 +7,8 @@
 //! [head](Wait::ask_as_head) of a queue asks the server, on the connection that all heads share,
 //! when its place wakes it: the server reported a change, this process released the lock, the
 //! holder's lease has ended, or a pause after a failure is over. [`Attempts`] judges each reply;
-//! its header lists the outcomes.
+//! its header lists the outcomes. At its [deadline](Wait::at_deadline) a thread that has not been
+//! head has the head's last reply, or asks once itself.
 //!
 //! On a cluster the key may move to another server. Then the wait continues in the queue there,
 //! with the same token and deadline. The first attempt follows up to [`HOPS`] moves at once. A head
@@ -307,12 +308,20 @@ impl Wait<'_> {
 
     /// Makes one attempt, without a writer's intent.
     fn try_once(&mut self) -> Result<Option<Lease>> {
-        match self.ask_on_pooled(false)? {
+        match self.ask_for_the_last_time()? {
             AttemptOutcome::Granted { grant, .. } => Ok(self.lease(grant)),
-            AttemptOutcome::Refused { .. } | AttemptOutcome::AlreadyRun => Ok(None),
+            _ => Ok(None),
+        }
+    }
+
+    /// Makes an attempt after which the wait is over: a failure is its result.
+    fn ask_for_the_last_time(&mut self) -> Result<AttemptOutcome> {
+        match self.ask_on_pooled(false)? {
             AttemptOutcome::Failed | AttemptOutcome::Moved => {
-                self.attempts.last_failure().map_or(Ok(None), Err)
+                let refused = AttemptOutcome::Refused { ask_again_at: None };
+                self.attempts.last_failure().map_or(Ok(refused), Err)
             }
+            outcome => Ok(outcome),
         }
     }
 
@@ -426,6 +435,7 @@ impl Wait<'_> {
     ///
     /// Returns `Refused` if the deadline passed, or the wait was cancelled.
     fn ask_as_head(&mut self, place: &Place<'_, Settings, Lease, Error>) -> Result<AttemptOutcome> {
+        let made_before = self.attempts.made;
         let shared = Arc::clone(&self.stack);
         shared.server.start_telling();
         let cancel = self.cancel;
@@ -466,7 +476,8 @@ impl Wait<'_> {
                 outcome => self.asks_again(&outcome, place),
             }
         }
-        self.at_deadline(place)
+        let has_asked = self.attempts.made > made_before;
+        self.at_deadline(place, has_asked)
     }
 
     /// Sets the time of the next attempt after this outcome.
@@ -493,8 +504,13 @@ impl Wait<'_> {
 
     /// Ends the wait at its deadline with the result of the last reply to any thread of this queue,
     /// or else of this thread's attempt before it joined. If the lock may be ours, replies to other
-    /// threads do not settle that.
-    fn at_deadline(&mut self, place: &Place<'_, Settings, Lease, Error>) -> Result<AttemptOutcome> {
+    /// threads do not settle that. A thread that has not asked in this queue asks now, once, if
+    /// the server may answer it otherwise than the others.
+    fn at_deadline(
+        &mut self,
+        place: &Place<'_, Settings, Lease, Error>,
+        has_asked: bool,
+    ) -> Result<AttemptOutcome> {
         let is_cancelled = self.is_cancelled();
         let longest = if is_cancelled {
             Duration::ZERO
@@ -502,6 +518,9 @@ impl Wait<'_> {
             ANSWERED_AHEAD
         };
         let last = place.last_answer_by(Deadline::after(longest));
+        if !has_asked && !is_cancelled && !self.is_told_by(&last) {
+            return self.ask_for_the_last_time();
+        }
         let refused = AttemptOutcome::Refused { ask_again_at: None };
         match last {
             LastAnswer::Busy if !self.attempts.uncertain => return Ok(refused),
@@ -515,6 +534,26 @@ impl Wait<'_> {
             None if self.attempts.was_refused => Ok(refused),
             None => Err(unanswered_ahead(None)),
         }
+    }
+
+    /// Returns true if the server's reply to another thread of the queue is its reply to this one.
+    fn is_told_by(&self, answer: &LastAnswer<Error>) -> bool {
+        match answer {
+            LastAnswer::Busy => !self.is_judged_alone(),
+            LastAnswer::Failed(Error::TooFewReplicas { wanted, .. }) => {
+                let ours = self.hold.replicas().map(|replicas| replicas.count);
+                ours == Some(*wanted)
+            }
+            LastAnswer::Failed(_) | LastAnswer::Missing => true,
+        }
+    }
+
+    /// Returns true if the server may grant this hold while it refuses that of another thread. A
+    /// mutex is granted to one, and refused to all others. Of a semaphore each caller names its
+    /// own number of permits, a reader may share where a writer may not, and a reentrant lock may be
+    /// this owner's. For `run_once` only the server knows whether the work was done meanwhile.
+    fn is_judged_alone(&self) -> bool {
+        self.hold.kind() != LockKind::Mutex || self.hold.finishing().is_some()
     }
 
     fn is_cancelled(&self) -> bool {
@@ -630,9 +669,7 @@ impl Wait<'_> {
     /// Returns the settings for a lock that is handed to this thread; `None` if it takes no
     /// hand-over.
     fn takes(&self) -> Option<Settings> {
-        // For `run_once` only the server knows whether the work was done meanwhile.
-        let asks = self.hold.kind() != LockKind::Mutex || self.hold.finishing().is_some();
-        let takes = self.settings.hands_over() && !asks;
+        let takes = self.settings.hands_over() && !self.is_judged_alone();
         takes.then(|| self.settings.clone().of(self.hold.owner()))
     }
 

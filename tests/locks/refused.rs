@@ -5,14 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lease, Lock, Locks, Options, Owner, Result};
+use leasehold::{Error, Lease, Lock, Locks, Once, Options, Owner, Result};
 use redis::{Client, Commands, Connection};
 
 use crate::{
     common::{
         LONG, MS, Proxy, SLACK, Server,
         fake::Fake,
-        hold::{comes_true, every_kind},
+        hold::{comes_true, every_kind, semaphore},
         wait::{at_once, unless_halted},
     },
     waiting::waiting,
@@ -257,6 +257,66 @@ fn contended_says_only_what_was_seen() {
         let () = conn.hset_multiple("lock:b", &fields).unwrap();
         let _: bool = conn.pexpire("lock:b", 1_000).unwrap();
         assert_eq!(said(&ours.read("b")), (false, false));
+    });
+}
+
+/// The thread ahead of it is refused for its whole wait.
+#[test]
+fn a_waiter_behind_another_gets_its_own_answer_at_its_deadline() {
+    type Case = fn(&Locks, &Locks, &Server) -> (Lock, Lock);
+    let cases: [(&str, Case); 4] = [
+        ("granted", |ours, theirs, _| {
+            let one = semaphore(theirs, "a", 3).acquire(LONG).unwrap();
+            drop(one.detach());
+            (semaphore(ours, "a", 1), semaphore(ours, "a", 3))
+        }),
+        // A writer's intent keeps readers out, but no other writer.
+        ("granted", |ours, _, server| {
+            let mut conn = server.connection().unwrap();
+            let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut conn).unwrap();
+            let end = (seconds + 10) * 1_000;
+            let fields = [("kind", "rw".to_owned()), ("i:dead", end.to_string())];
+            let () = conn.hset_multiple("lock:a", &fields).unwrap();
+            let _: bool = conn.pexpire("lock:a", 10_000).unwrap();
+            (ours.read("a"), ours.write("a"))
+        }),
+        // The work was done, and then somebody else took the lock.
+        ("run before", |ours, theirs, _| {
+            let lock = theirs.lock("a");
+            drop(
+                lock.run_once(LONG * 4, LONG, |_| Ok::<(), Error>(()))
+                    .unwrap(),
+            );
+            drop(lock.acquire(LONG).unwrap().detach());
+            (ours.lock("a"), ours.lock("a"))
+        }),
+        // The replicas that the thread ahead asks for are its own affair.
+        ("contended", |ours, theirs, _| {
+            drop(theirs.lock("b").acquire(LONG).unwrap());
+            let asks = Options::new().replicas(1, 50 * MS);
+            (ours.lock("a").with(asks), ours.lock("a"))
+        }),
+    ];
+    at_once(cases, |(told, case)| {
+        let server = Server::start().unwrap();
+        let long = Options::new().lease(4 * LONG);
+        let [ours, theirs] = [(); 2].map(|()| crate::connect(&server.url()).with(long.clone()));
+        let (ahead, behind) = case(&ours, &theirs, &server);
+        thread::scope(|scope| {
+            let first = scope.spawn(|| ahead.acquire(3_000 * MS).map(drop));
+            assert!(comes_true(|| waiting(&behind) == 1));
+            let own = match told {
+                "run before" => behind
+                    .run_once(LONG * 4, 500 * MS, |_| Ok::<(), Error>(()))
+                    .map(|once| matches!(once, Once::AlreadyRun(_)).then_some("run before")),
+                _ => behind.acquire(500 * MS).map(|_| Some("granted")),
+            };
+            assert_eq!(
+                own.unwrap_or_else(|error| error.is_contended().then_some("contended")),
+                Some(told)
+            );
+            assert!(first.join().unwrap().is_err(), "{told}");
+        });
     });
 }
 
