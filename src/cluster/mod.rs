@@ -286,14 +286,27 @@ impl Nodes {
         pool.get_within(deadline.remaining())
     }
 
-    /// Lends a connection to each master that serves slots.
-    pub(crate) fn lend_each(&self) -> Result<Vec<PooledConnection>> {
-        let deadline = self.deadline();
-        // Asks the nodes if the map is unknown or in doubt.
-        self.shard_for("", deadline)?;
-        let (shards, _) = self.shards();
-        let lend = |shard| self.pool_of(shard)?.get_within(deadline.remaining());
-        shards.into_iter().map(lend).collect()
+    /// Asks the nodes for the map if it is unknown or in doubt.
+    ///
+    /// # Errors
+    /// No shard is known.
+    pub(crate) fn learn_shards(&self, deadline: Deadline) -> Result<()> {
+        // The slot of this key may be unserved.
+        let asked = self.shard_for("", deadline);
+        match asked {
+            Err(error) if self.shards().0.is_empty() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lends a connection to each master that serves slots, or tells why there is none to it.
+    ///
+    /// # Errors
+    /// No shard is known.
+    pub(crate) fn lend_each(&self) -> Result<Vec<Result<PooledConnection>>> {
+        self.learn_shards(self.deadline())?;
+        let lend = |shard| self.pool_of(shard)?.get();
+        Ok(self.shards().0.into_iter().map(lend).collect())
     }
 
     fn deadline(&self) -> Deadline {

@@ -41,13 +41,10 @@ pub(crate) fn refusal(error: &RedisError) -> &'static str {
         "CLUSTERDOWN" => "does not serve this key: its cluster is down or incomplete (CLUSTERDOWN)",
         "TRYAGAIN" => "is moving this key to another node of the cluster (TRYAGAIN)",
         "MOVED" => {
-            "does not have this key, another node of the cluster does: use a redis+cluster:// URL \
-             (MOVED)"
+            "does not have this key, another node of the cluster does: in place of redis:// use a \
+             redis+cluster:// URL (MOVED)"
         }
-        "ASK" => {
-            "is moving this key to another node of the cluster: use a redis+cluster:// URL \
-             (ASK)"
-        }
+        "ASK" => "is moving this key to another node of the cluster (ASK)",
         "CROSSSLOT" => {
             "needs all keys of a call in one slot: give them a common hash tag (CROSSSLOT)"
         }

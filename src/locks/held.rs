@@ -7,7 +7,7 @@ use std::{
 
 use super::{Inspection, Locks};
 use crate::{
-    error::{Operation, Result},
+    error::{Error, Operation, Result},
     name::LockName,
     pool::PooledConnection,
     time::Deadline,
@@ -25,7 +25,8 @@ const LONGEST: Duration = Duration::from_secs(30);
 #[must_use]
 pub struct HeldLocks {
     locks: BTreeMap<String, Inspection>,
-    is_complete: bool,
+    failures: Vec<Error>,
+    is_cut: bool,
 }
 
 impl HeldLocks {
@@ -34,11 +35,18 @@ impl HeldLocks {
         self.locks.iter().map(|(name, seen)| (&**name, seen))
     }
 
-    /// Returns false if locks may be missing: the names were too many, or the server has too many
-    /// keys for the time limit.
+    /// Returns false if locks may be missing: the names were too many, the server has too many keys
+    /// for the time limit, or there are [failures](Self::failures).
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.is_complete
+        !self.is_cut && self.failures.is_empty()
+    }
+
+    /// Returns why locks are missing: for a lock, in the [context](Error::context) of the error, or
+    /// for all locks of one master of a cluster.
+    #[must_use]
+    pub fn failures(&self) -> &[Error] {
+        &self.failures
     }
 }
 
@@ -50,12 +58,13 @@ impl Locks {
     /// 1,000 keys, and one per lock. It looks at no more than 10,000 names and ends within 30 s
     /// plus one time-out of the pool: see [`HeldLocks::is_complete`]. A lock that is acquired or
     /// released meanwhile, or whose slot moves, may be missing. Keys that are not locks are
-    /// omitted.
+    /// omitted. A lock or a master of a cluster that cannot be asked is one of the
+    /// [failures](HeldLocks::failures).
     ///
     /// # Errors
     /// - [`Error::Invalid`](crate::Error::Invalid): the prefix is not valid.
-    /// - [`Error::Pool`](crate::Error::Pool), [`Error::Redis`](crate::Error::Redis): a server
-    ///   cannot be reached, or it refuses `SCAN`.
+    /// - [`Error::Pool`](crate::Error::Pool), [`Error::Redis`](crate::Error::Redis): no server can be
+    ///   reached, or they refuse `SCAN`.
     /// - [`Error::Forked`](crate::Error::Forked): this is a forked child.
     ///
     /// # Examples
@@ -76,22 +85,37 @@ impl Locks {
             prefix: &self.settings.prefix,
             found: BTreeSet::new(),
         };
-        let mut is_complete = true;
-        for mut connection in self.stacks.lend_each()? {
-            is_complete &= names.read(&mut connection, deadline)?;
+        let (mut is_cut, mut failures) = (false, Vec::new());
+        let servers = self.stacks.lend_each()?;
+        let all = servers.len();
+        for connection in servers {
+            match connection.and_then(|mut connection| names.read(&mut connection, deadline)) {
+                Ok(is_whole) => is_cut |= !is_whole,
+                Err(error) => failures.push(error),
+            }
+        }
+        if let Some(error) = failures.first().filter(|_| failures.len() == all) {
+            return Err(error.clone());
         }
         let mut locks = BTreeMap::new();
         for name in names.found {
             if deadline.has_passed() {
-                is_complete = false;
+                is_cut = true;
                 break;
             }
-            let seen = self.lock(&name).inspect()?;
-            if seen.is_held() && !seen.is_foreign() {
-                locks.insert(name, seen);
+            match self.lock(&name).inspect() {
+                Ok(seen) if seen.is_held() && !seen.is_foreign() => {
+                    locks.insert(name, seen);
+                }
+                Ok(_) => {}
+                Err(error) => failures.push(error),
             }
         }
-        Ok(HeldLocks { locks, is_complete })
+        Ok(HeldLocks {
+            locks,
+            failures,
+            is_cut,
+        })
     }
 }
 

@@ -101,14 +101,10 @@ impl Probe {
     #[cfg(feature = "cluster")]
     pub(crate) fn of_cluster(nodes: &Nodes, lock: &LockName) -> Result<Self> {
         let deadline = Deadline::after(LONGEST);
-        // Asks for the map. The slot of this lock says nothing about the others.
-        let unserved = nodes.shard_for(lock.key(), deadline).err();
-        match unserved.filter(|_| nodes.shards().0.is_empty()) {
-            Some(error) => Err(error),
-            None => Ok(Self {
-                findings: shards::ask_all(nodes, lock, deadline)?,
-            }),
-        }
+        nodes.learn_shards(deadline)?;
+        Ok(Self {
+            findings: shards::ask_all(nodes, lock, deadline)?,
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{iter, time::SystemTime};
 
 use humantime::format_rfc3339_seconds;
-use leasehold::{HeldLocks, Holder, Inspection, Result};
+use leasehold::{Error, HeldLocks, Holder, Inspection};
 use serde_json::{Value, json};
 
 use crate::{
@@ -15,44 +15,65 @@ use crate::{
 
 const HEADS: [&str; 5] = ["NAME", "KIND", "HELD BY", "SINCE", "ENDS"];
 const STOPPED: &str = "the list is incomplete: --list stopped at its limit of 10000 locks or 30s";
+/// Of more failures the number is printed.
+const MOST_PRINTED: usize = 10;
 
+/// Prints what could be asked, and what is missing. The exit code is that of the first failure.
 pub(crate) fn list(arguments: &Arguments) -> (u8, Told) {
-    match held(arguments) {
-        Ok(held) => (0, told(arguments, &held)),
-        Err(error) => {
-            let code = code_of(&error);
-            let why = failed(arguments, "cannot list the locks", &error);
-            let mut told = Told::default();
-            if arguments.json {
-                let none = json!({ "locks": [], "complete": false });
-                told.out = ended(none, code, Some(&why)).to_string();
-            } else {
-                told.err = format!("lockrun: {why}");
-            }
-            (code, told)
+    let begin = arguments.list.as_deref().unwrap_or_default();
+    let held = arguments.locks().and_then(|locks| locks.held(begin));
+    let (held, failures) = match &held {
+        Ok(held) => (Some(held), held.failures()),
+        Err(error) => (None, std::slice::from_ref(error)),
+    };
+    let code = failures.first().map_or(0, code_of);
+    let mut missing: Vec<_> = failures.iter().map(|it| failure(arguments, it)).collect();
+    if failures.is_empty() && held.is_some_and(|held| !held.is_complete()) {
+        missing.push(STOPPED.into());
+    }
+    let told = if arguments.json {
+        Told {
+            out: in_json(held, code, &missing).to_string(),
+            err: String::new(),
         }
+    } else {
+        in_words(begin, held, &missing)
+    };
+    (code, told)
+}
+
+fn failure(arguments: &Arguments, error: &Error) -> String {
+    let of_lock = error.context().filter(|it| it.operation != "Locks::held");
+    match of_lock {
+        Some(context) => {
+            let what = format!("cannot inspect `{}`", printable(&context.lock));
+            failed(arguments, &what, error)
+        }
+        None => failed(arguments, "cannot list the locks", error),
     }
 }
 
-fn held(arguments: &Arguments) -> Result<HeldLocks> {
-    let begin = arguments.list.as_deref().unwrap_or_default();
-    arguments.locks()?.held(begin)
-}
-
-fn told(arguments: &Arguments, held: &HeldLocks) -> Told {
-    let is_cut = !held.is_complete();
-    let err = is_cut.then(|| format!("lockrun: {STOPPED}"));
-    let out = if arguments.json {
-        in_json(held).to_string()
-    } else {
-        table(held)
+fn in_words(begin: &str, held: Option<&HeldLocks>, missing: &[String]) -> Told {
+    let out = held.map(table).unwrap_or_default();
+    let printed = missing.iter().take(MOST_PRINTED).cloned();
+    let more = missing.len().saturating_sub(MOST_PRINTED);
+    let more = (more > 0).then(|| format!("{more} more could not be asked"));
+    let none = match begin {
+        _ if !(out.is_empty() && missing.is_empty()) => None,
+        "" => Some("no lock is held".into()),
+        begin => Some(format!("no lock is held whose name begins with `{begin}`")),
     };
-    let err = err.unwrap_or_default();
-    Told { out, err }
+    let lines = printed.chain(more).chain(none);
+    let lines: Vec<_> = lines.map(|line| format!("lockrun: {line}")).collect();
+    Told {
+        out,
+        err: lines.join("\n"),
+    }
 }
 
-fn in_json(held: &HeldLocks) -> Value {
-    let locks = held.iter().map(|(name, seen)| {
+fn in_json(held: Option<&HeldLocks>, code: u8, missing: &[String]) -> Value {
+    let locks = held.into_iter().flat_map(HeldLocks::iter);
+    let locks = locks.map(|(name, seen)| {
         let holders = seen.holders().iter().map(|holder| {
             let mut json = holder_in_json(holder);
             json["kind"] = kind(seen, holder).into();
@@ -60,14 +81,13 @@ fn in_json(held: &HeldLocks) -> Value {
         });
         json!({ "name": name, "holders": holders.collect::<Vec<_>>() })
     });
-    let locks = json!({ "locks": locks.collect::<Vec<_>>(), "complete": held.is_complete() });
-    ended(locks, 0, None)
-}
-
-fn ended(mut listed: Value, code: u8, message: Option<&str>) -> Value {
-    listed["exit_code"] = code.into();
-    listed["message"] = message.into();
-    listed
+    json!({
+        "locks": locks.collect::<Vec<_>>(),
+        "complete": held.is_some_and(HeldLocks::is_complete),
+        "exit_code": code,
+        "message": missing.first(),
+        "missing": missing,
+    })
 }
 
 fn kind(seen: &Inspection, holder: &Holder) -> &'static str {

@@ -200,7 +200,7 @@ fn refusals_of_other_servers_are_sentences_too() {
             NEW,
             b"-MOVED 1 10.0.0.9:6379\r\n",
             69,
-            "does not have this key, another node of the cluster does: use \
+            "does not have this key, another node of the cluster does: in place of redis:// use \
              a redis+cluster:// URL (MOVED)",
         ),
         (
