@@ -16,7 +16,7 @@ const MANY: u64 = 300_000;
 
 /// Each creates a key of another program. `KEY`, and the server's clock plus a number of
 /// milliseconds: `NOW`, `LATER`, `MICROS`.
-const FOREIGN: [&str; 16] = [
+const FOREIGN: [&str; 17] = [
     // The permits of npm's redis-semaphore, the due times of a queue, and other scores.
     "ZADD KEY NOW theirs",
     "ZADD KEY NOW one LATER two",
@@ -28,6 +28,8 @@ const FOREIGN: [&str; 16] = [
     "HSET KEY one 1 two 2",
     "HSET KEY word text",
     "HSET KEY none 0",
+    // One more than the greatest count.
+    "HSET KEY one 9007199254740991",
     "HSET KEY kind semaphore",
     "HSET KEY kind rw other field",
     "HSET KEY kind rw r:one never",
@@ -147,6 +149,43 @@ fn a_lock_of_another_program_is_held_for_its_kind_and_the_wrong_kind_for_others(
             let _ = lock.force_release().unwrap();
             assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
         }
+    }
+}
+
+/// A name that is no text keeps others out, so it is shown, and returned when it is removed.
+#[test]
+fn a_holder_whose_name_is_no_text_is_a_holder() {
+    type Create = fn(&mut Connection, &[u8], u64);
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let locks = crate::connect(&server.url());
+    let later = 4_000_000_000_000_u64;
+    let raw: [&[u8]; 3] = [b"\xff", b"r:\xff", b"w:\xff"];
+    let reader: Create = |conn, field, end| {
+        let () = conn.hset("lock:a", "kind", "rw").unwrap();
+        let () = conn.hset("lock:a", field, end).unwrap();
+    };
+    let cases: [(Lock, &[u8], Create); 4] = [
+        (locks.reentrant("a"), raw[0], |conn, owner, _| {
+            let () = conn.hset("lock:a", owner, 2).unwrap();
+        }),
+        (locks.write("a"), raw[1], reader),
+        (locks.read("a"), raw[2], reader),
+        (semaphore(&locks, "a", 1), raw[0], |conn, mark, end| {
+            let () = conn.zadd("lock:a", "one", end).unwrap();
+            let () = conn.hset("{lock:a}:lease", "fence", 0).unwrap();
+            let () = conn.hset("{lock:a}:lease", "p:one", mark).unwrap();
+        }),
+    ];
+    for (lock, name, create) in cases {
+        create(&mut conn, name, later);
+        assert!(lock.try_acquire().unwrap().is_none(), "{lock:?}");
+        let seen = lock.inspect().unwrap();
+        assert!(!seen.is_foreign(), "{seen:?}");
+        assert_eq!(seen.holders().len(), 1, "{seen:?}");
+        assert_eq!(locks.held("").unwrap().iter().count(), 1, "{seen:?}");
+        assert_eq!(lock.force_release().unwrap().holders().len(), 1);
+        assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
     }
 }
 

@@ -22,11 +22,12 @@ local function fields()
   local stored = redis.call('HGETALL', KEYS[1])
   for i = 1, #stored, 2 do
     local field, value = stored[i], stored[i + 1]
-    local is_ours = string.find(value, '^[1-9]%d*$')
+    local is_ours, limit = string.find(value, '^[1-9]%d*$'), 9007199254740991
     if is_read_write then
       is_ours = field == 'kind' or string.find(field, '^[rwi]:.') and string.find(value, '^%d+$')
+      limit = 9007199254740992
     end
-    if not is_ours or tonumber(value) and tonumber(value) >= 9007199254740992 then
+    if not is_ours or tonumber(value) and tonumber(value) >= limit then
       return {}
     end
   end

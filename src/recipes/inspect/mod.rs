@@ -1,6 +1,9 @@
 //! Reads the holders of a lock from the server, or removes them.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    borrow::Cow,
+    time::{Duration, SystemTime},
+};
 
 use redis::{FromRedisValue, RedisResult, Value, from_redis_value};
 
@@ -69,6 +72,14 @@ pub(crate) fn understood(answer: Value) -> RedisResult<(Found, Vec<Holder>)> {
     Ok(found.unwrap_or_else(foreign))
 }
 
+/// Reads a name that a holder chose. It need not be text: what is none counts as a name too.
+fn name(value: &Value) -> Cow<'_, str> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes),
+        _ => Cow::default(),
+    }
+}
+
 fn parts<T: FromRedisValue>(answer: Value) -> RedisResult<T> {
     from_redis_value(answer).map_err(|_| makes_no_sense())
 }
@@ -104,12 +115,13 @@ impl Looked {
     /// Returns the holders of a read-write lock, and the writers that wait for it.
     fn readers_or_writer(&self) -> Option<(Found, Vec<Holder>)> {
         let pairs = self.stored.chunks_exact(2);
-        let fields = pairs.map(|pair| (text(&pair[0]).unwrap_or_default(), &pair[1]));
-        let is_ours = |(field, value)| field == "kind" && text(value) == Some("rw");
+        let fields = pairs.map(|pair| (name(&pair[0]), &pair[1]));
+        let is_ours =
+            |(field, value): (Cow<'_, str>, _)| field == "kind" && text(value) == Some("rw");
         if !fields.clone().any(is_ours) {
             return None;
         }
-        let holders = fields.filter_map(|(field, end)| self.of_a_field(field, end));
+        let holders = fields.filter_map(|(field, end)| self.of_a_field(&field, end));
         Some((Found::ReadersOrWriter, holders.collect()))
     }
 
@@ -138,7 +150,8 @@ impl Looked {
             let mut holder = Holder::new(Part::Alone, Some(Duration::from_millis(left)));
             holder.token = text(&permit[0]).and_then(|token| token.parse().ok());
             // The start, the number of permits, and the owner, which may contain spaces.
-            let mut described = text(&permit[2])?.splitn(3, ' ');
+            let description = name(&permit[2]);
+            let mut described = description.splitn(3, ' ');
             let mut next = || described.next();
             holder.since = next().and_then(|since| since.parse().ok()).and_then(moment);
             holder.permits = next().and_then(|permits| permits.parse().ok());
@@ -153,9 +166,9 @@ impl Looked {
         let [owner, count] = &self.stored[..] else {
             return None;
         };
-        let (owner, count) = (text(owner)?, number(count).filter(|count| *count > 0)?);
+        let count = number(count).filter(|count| *count > 0)?;
         let mut holder = Holder::new(Part::Alone, self.left);
-        holder.owner = Owner::new(owner).ok();
+        holder.owner = Owner::new(name(owner)).ok();
         holder.count = Some(count);
         self.describe(&mut holder);
         Some((Found::Owner, vec![holder]))
