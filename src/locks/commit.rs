@@ -226,10 +226,10 @@ impl Lease {
     /// trips in all.
     ///
     /// The hold ends in any case. If the server refused the writes, the lock is released as by
-    /// [`release`](Self::release), by one I/O time-out after the call; if no reply came, the
-    /// watchdog's thread releases it as soon as the server answers. So a silent server delays the
-    /// call by one I/O time-out, and by one more if a renewal was already sent. The lock is not
-    /// handed over to another thread of this process.
+    /// [`release`](Self::release); if no reply came, the watchdog's thread releases it as soon as
+    /// the server answers. So a silent server delays the call by one I/O time-out, and by one more
+    /// if a renewal was already sent. The lock is not handed over to another thread of this
+    /// process.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).

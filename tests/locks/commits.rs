@@ -14,7 +14,7 @@ use redis::{Client, Commands, Connection};
 
 use crate::common::{
     LONG, MS, Proxy, Server,
-    hold::{comes_true, every_kind},
+    hold::{comes_true, every_kind, semaphore},
     wait::{at_once, unless_halted},
 };
 
@@ -526,7 +526,7 @@ fn a_known_loss_is_reported_without_a_free_connection() {
 #[test]
 fn busy_visitors_of_a_shared_lock_do_not_fail_its_commits() {
     let bench = bench();
-    let kinds = [bench.locks.read("a"), bench.locks.semaphore("b", 5)];
+    let kinds = [bench.locks.read("a"), semaphore(&bench.locks, "b", 5)];
     at_once(kinds, |lock| {
         let lease = lock.acquire(LONG).unwrap();
         let is_over = AtomicBool::new(false);
