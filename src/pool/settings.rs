@@ -1,7 +1,8 @@
 //! The settings of a pool.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, sync::Arc, thread, time::Duration};
 
+use parking_lot::Mutex;
 use redis::Client;
 #[cfg(feature = "tls-rustls")]
 use redis::TlsCertificates;
@@ -297,7 +298,8 @@ impl PoolBuilder {
             .test_on_check_out(false)
             .connection_timeout(twice_the_retry_interval(self.get_timeout))
             .error_handler(Box::new(r2d2::NopErrorHandler));
-        // This starts threads, and panics if it cannot.
+        // This starts threads, and panics if it cannot, which prints.
+        try_threads().map_err(Error::thread)?;
         let connections = shielded(|| builder.build_unchecked(Manager(Arc::clone(&state))));
         let connections =
             connections.ok_or_else(|| Error::thread(io::Error::other("a thread of the pool")))?;
@@ -309,6 +311,25 @@ impl PoolBuilder {
             }),
         })
     }
+}
+
+/// Starts as many threads as r2d2 does, and as many again: the system counts one for a moment after
+/// it has ended.
+fn try_threads() -> io::Result<()> {
+    const THREADS: usize = 6;
+    let until_all_run = Arc::new(Mutex::new(()));
+    let held = until_all_run.lock();
+    let start = |_| {
+        let until_all_run = Arc::clone(&until_all_run);
+        thread::Builder::new().spawn(move || drop(until_all_run.lock()))
+    };
+    let threads: io::Result<Vec<_>> = (0..THREADS).map(start).collect();
+    drop(held);
+    for thread in threads? {
+        // It does not panic.
+        let _ = thread.join();
+    }
+    Ok(())
 }
 
 /// Returns the connection time-out for r2d2, whose pause between failed attempts grows to half of

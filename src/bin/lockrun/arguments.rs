@@ -273,7 +273,10 @@ impl Arguments {
                  them",
             );
         }
-        Ok(self)
+        Ok(Self {
+            tls: self.tls.for_url(&self.url, matches),
+            ..self
+        })
     }
 
     pub(crate) fn action(&self) -> Task {

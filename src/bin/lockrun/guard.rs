@@ -98,7 +98,9 @@ impl Guard {
             return Err(io::Error::other("the guardian has no pipes"));
         };
         let mut said = [0];
-        from.read_exact(&mut said)?;
+        from.read_exact(&mut said).map_err(|_| {
+            io::Error::other("the guardian, a second process, has ended: see the limit `ulimit -u`")
+        })?;
         let group = Pid::from_raw(group);
         Ok(Self {
             guardian,

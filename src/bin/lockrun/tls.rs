@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{ArgMatches, Args, parser::ValueSource};
 use leasehold::{Locks, Pool, PoolBuilder, Result};
 
 /// The certificates and the key.
@@ -34,6 +34,18 @@ pub(crate) struct TlsFiles {
 }
 
 impl TlsFiles {
+    /// Leaves out what the environment sets for the host's other URLs, if this one is without TLS.
+    pub(crate) fn for_url(self, url: &str, matches: &ArgMatches) -> Self {
+        let is_used = |id: &str| {
+            url.starts_with("rediss") || matches.value_source(id) != Some(ValueSource::EnvVariable)
+        };
+        Self {
+            ca: self.ca.filter(|_| is_used("ca")),
+            cert: self.cert.filter(|_| is_used("cert")),
+            key: self.key.filter(|_| is_used("key")),
+        }
+    }
+
     pub(crate) fn locks(&self, url: &str) -> Result<Locks> {
         Locks::connect_with(url, self.settings()?)
     }

@@ -4,6 +4,7 @@ use std::{
     fmt::Display,
     io::{Read, Write},
     net::{Ipv4Addr, TcpListener},
+    process::Command,
     thread,
     time::Duration,
 };
@@ -281,6 +282,54 @@ fn a_wrong_argument_names_its_flag() {
 }
 
 /// From the start, with a few lines for many attempts.
+#[test]
+fn no_part_of_a_sentinels_password_is_printed() {
+    for (rest, code, names_it) in [
+        ("/m?sentinel_password=p@ss/Secret7", 69, true),
+        ("/m?db=1&sentinel_password=p?ss@x/Secret7", 69, true),
+        ("?sentinel_password=p@ss/Secret7", 64, false),
+        ("/m?sentinel_password=p@ss&Secret7", 64, false),
+        ("/m?sentinel_password=p#Secret7", 64, false),
+    ] {
+        let url = format!("redis+sentinel://127.0.0.1:1{rest}");
+        for args in [&["--", "true"][..], &["--status"], &["-v", "--", "true"]] {
+            let ended = ends(&url, args, code);
+            assert!(!ended.err.contains("Secret7"), "{ended:?}");
+            assert_eq!(ended.err.contains("the master `m`"), names_it, "{ended:?}");
+        }
+    }
+}
+
+/// Root, whom no limit of processes binds, runs it as users that have no other process.
+#[test]
+fn a_low_limit_of_processes_is_one_line() {
+    let mut other_user = Command::new("setpriv");
+    other_user.args(["--reuid=54000", "--clear-groups", "prlimit", "--version"]);
+    if !other_user.output().is_ok_and(|it| it.status.success()) {
+        return;
+    }
+    let server = Server::start().unwrap();
+    at_once(1..16, |limit| {
+        let mut command = Command::new("prlimit");
+        let user = format!("--reuid={}", 54_000 + limit);
+        command.args([
+            &format!("--nproc={limit}"),
+            "setpriv",
+            "--clear-groups",
+            &user,
+        ]);
+        let lockrun = lockrun_at(&server.url());
+        command.arg(lockrun.get_program()).args(lockrun.get_args());
+        command.args(["--prefix", &format!("{limit}:"), "--", "true"]);
+        let ended = Tool::spawn(&mut command).ends();
+        if ended.code != 0 {
+            assert!([71, 126].contains(&ended.code), "{limit}: {ended:?}");
+            assert_eq!(ended.err.lines().count(), 1, "{limit}: {ended:?}");
+            assert!(!ended.err.contains("whole buffer"), "{limit}: {ended:?}");
+        }
+    });
+}
+
 #[test]
 fn a_wait_continues_while_redis_is_down_and_says_so() {
     unless_halted(|| {

@@ -77,6 +77,22 @@ fn a_bad_value_in_a_variable_names_the_variable() {
     assert!(said.contains("--wait needs a command"), "{said}");
 }
 
+/// A crontab sets them for all its lines.
+#[test]
+fn certificates_in_variables_are_for_urls_with_tls() {
+    let server = Server::start().unwrap();
+    let all = [
+        ("CA", "none.pem"),
+        ("CERT", "none.pem"),
+        ("KEY", "none.key"),
+    ];
+    for args in ["--name a -- true", "--name a --status", "--list"] {
+        Tool::spawn(&mut with(&server, &all, args)).ends_with(0);
+    }
+    let given = "--name a --ca none.pem -- true";
+    Tool::spawn(&mut with(&server, &[], given)).ends_with(64);
+}
+
 #[test]
 fn replicas_is_the_number_that_have_to_confirm() {
     unless_halted(|| {
