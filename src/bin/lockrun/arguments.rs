@@ -54,9 +54,7 @@ pub(crate) struct Arguments {
     /// lost, the command is ended. The fencing tokens are numbered in the order of the names.
     /// Several names cannot be used with --once-per or --permits.
     #[arg(
-        long = "name",
-        value_name = "NAME",
-        required_unless_present_any = NAMELESS,
+        long = "name", value_name = "NAME", required_unless_present_any = NAMELESS,
         conflicts_with_all = NAMELESS
     )]
     pub(crate) names: Vec<String>,
@@ -65,7 +63,7 @@ pub(crate) struct Arguments {
     ///
     /// Put a URL with a password in the environment, where only root, the same user and the command
     /// can read it. Every user of this host can read the arguments (ps).
-    #[arg(long, env = "LEASEHOLD_URL", hide_env = true, default_value = USUAL_URL)]
+    #[arg(long, env = "LEASEHOLD_URL", default_value = USUAL_URL)]
     url: String,
 
     #[command(flatten)]
@@ -75,12 +73,7 @@ pub(crate) struct Arguments {
     ///
     /// Commands with different prefixes do not exclude each other, if no prefix begins with
     /// another. It may be empty.
-    #[arg(
-        long,
-        env = "LEASEHOLD_PREFIX",
-        hide_env = true,
-        default_value = "lock:"
-    )]
+    #[arg(long, env = "LEASEHOLD_PREFIX", default_value = "lock:")]
     prefix: String,
 
     /// Longest wait for the lock; 0s tries once
@@ -88,11 +81,7 @@ pub(crate) struct Arguments {
     /// While the server is down or loading, lockrun retries until the wait is over. A wrong
     /// password, an access list or an invalid argument ends the wait at once.
     #[arg(
-        long,
-        value_name = "TIME",
-        env = "LEASEHOLD_WAIT",
-        hide_env = true,
-        default_value = "0s",
+        long, value_name = "TIME", env = "LEASEHOLD_WAIT", default_value = "0s",
         value_parser = duration
     )]
     pub(crate) wait: Duration,
@@ -111,7 +100,9 @@ pub(crate) struct Arguments {
     /// held. Holders of permits have no order, so they have no fencing token. Cannot be used with
     /// --once-per. Use a name either always or never with --permits, even if N is 1: while it is
     /// held, the other use is refused (64).
-    #[arg(long, value_name = "N", value_parser = permits, allow_negative_numbers = true)]
+    #[arg(
+        long, value_name = "N", value_parser = up_to::<MOST_PERMITS>, allow_negative_numbers = true
+    )]
     pub(crate) permits: Option<u32>,
 
     /// Hold the lock only while N replicas have it, 1 to 100
@@ -121,11 +112,8 @@ pub(crate) struct Arguments {
     /// confirmed the acquire when --wait is over, the command does not run (69). If too few confirm
     /// the renewals, the command is ended before the lease ends (70).
     #[arg(
-        long,
-        value_name = "N",
-        value_parser = replicas,
-        allow_negative_numbers = true,
-        conflicts_with = "operator"
+        long, value_name = "N", value_parser = up_to::<MOST_REPLICAS>,
+        allow_negative_numbers = true, conflicts_with = "operator"
     )]
     replicas: Option<u32>,
 
@@ -133,22 +121,13 @@ pub(crate) struct Arguments {
     ///
     /// From 500ms to 24h. lockrun renews the lock each time a third of the lease is over.
     #[arg(
-        long,
-        value_name = "TIME",
-        env = "LEASEHOLD_LEASE",
-        hide_env = true,
-        default_value = "60s",
+        long, value_name = "TIME", env = "LEASEHOLD_LEASE", default_value = "60s",
         value_parser = lease
     )]
     pub(crate) lease: Duration,
 
     /// Time between TERM and KILL [default: 5s, at most a third of the lease]
-    #[arg(
-        long,
-        value_name = "TIME",
-        value_parser = duration,
-        conflicts_with = "operator"
-    )]
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "operator")]
     grace: Option<Duration>,
 
     /// Print who holds the lock
@@ -168,12 +147,8 @@ pub(crate) struct Arguments {
     /// It scans all keys of the server, or of every master of a cluster, for at most 30s and 10000
     /// locks. If it stops early, it says so on stderr.
     #[arg(
-        long,
-        value_name = "PREFIX",
-        num_args = 0..=1,
-        default_missing_value = "",
-        group = "operator",
-        conflicts_with = "permits"
+        long, value_name = "PREFIX", num_args = 0..=1, default_missing_value = "",
+        group = "operator", conflicts_with = "permits"
     )]
     pub(crate) list: Option<String>,
 
@@ -237,65 +212,50 @@ pub(crate) enum Task {
 }
 
 impl Arguments {
-    /// Refuses what clap cannot: combinations of options.
+    /// Refuses the combinations that clap does not know.
     pub(crate) fn checked(self, matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let wrong = |text: &str| {
-            Err(clap::Error::raw(
-                ErrorKind::ValueValidation,
-                format!("{text}\n"),
-            ))
-        };
         // The environment may set them for all commands of this host, so only the command line
         // is refused.
         let is_given = |id: &&str| matches.value_source(id) == Some(ValueSource::CommandLine);
         let unused = ["wait", "lease"].iter().find(|id| is_given(id));
-        if let (Some(option), true) = (unused, self.command.is_empty()) {
-            return wrong(&format!("--{option} needs a command"));
-        }
-        if self.grace() > self.lease / 3 {
-            return wrong("--grace must be at most a third of --lease");
-        }
-        if self.once_per.is_some() && self.permits.is_some() {
-            return wrong(
-                "--once-per cannot be used with --permits: one run would count for all that run at \
-                 once",
-            );
-        }
-        let is_one = self.names.len() <= 1;
-        if !is_one && self.once_per.is_some() {
-            return wrong(
-                "--once-per cannot be used with several --name: the release of one lock marks the run",
-            );
-        }
-        if !is_one && self.permits.is_some() {
-            return wrong(
-                "--permits cannot be used with several --name: one number would apply to all of \
-                 them",
-            );
-        }
-        Ok(Self {
-            tls: self.tls.for_url(&self.url, matches),
-            ..self
-        })
+        let (once, permits) = (self.once_per.is_some(), self.permits.is_some());
+        let (are_several, has_command) = (self.names.len() > 1, !self.command.is_empty());
+        let wrong = match unused {
+            Some(option) if !has_command => format!("--{option} needs a command"),
+            _ if self.grace() > self.lease / 3 => {
+                "--grace must be at most a third of --lease".into()
+            }
+            _ if once && permits => {
+                "--once-per cannot be used with --permits: one run would count \
+                for all that run at once"
+                    .into()
+            }
+            _ if once && are_several => {
+                "--once-per cannot be used with several --name: the release \
+                of one lock marks the run"
+                    .into()
+            }
+            _ if permits && are_several => "--permits cannot be used with several --name: one \
+                number would apply to all of them"
+                .into(),
+            _ => {
+                let tls = self.tls.for_url(&self.url, matches);
+                return Ok(Self { tls, ..self });
+            }
+        };
+        Err(clap::Error::raw(ErrorKind::ValueValidation, wrong + "\n"))
     }
 
     pub(crate) fn action(&self) -> Task {
-        if self.status {
-            return Task::Status;
+        match self.completions {
+            Some(shell) => Task::Completions(shell),
+            None if self.status => Task::Status,
+            None if self.force_release => Task::ForceRelease,
+            None if self.probe => Task::Probe,
+            None if self.list.is_some() => Task::List,
+            None if self.man => Task::Manual,
+            None => Task::Run,
         }
-        if self.force_release {
-            return Task::ForceRelease;
-        }
-        if self.probe {
-            return Task::Probe;
-        }
-        if self.list.is_some() {
-            return Task::List;
-        }
-        if self.man {
-            return Task::Manual;
-        }
-        self.completions.map_or(Task::Run, Task::Completions)
     }
 
     /// Opens no connection.
@@ -366,16 +326,10 @@ impl Arguments {
     }
 }
 
-fn permits(text: &str) -> Result<u32, &'static str> {
+fn up_to<const MOST: u32>(text: &str) -> Result<u32, String> {
     let number = text.parse().ok();
-    let permits = number.filter(|number| (1..=MOST_PERMITS).contains(number));
-    permits.ok_or("must be a whole number from 1 to 10000")
-}
-
-fn replicas(text: &str) -> Result<u32, &'static str> {
-    let number = text.parse().ok();
-    let replicas = number.filter(|number| (1..=MOST_REPLICAS).contains(number));
-    replicas.ok_or("must be a whole number from 1 to 100")
+    let number = number.filter(|number| (1..=MOST).contains(number));
+    number.ok_or_else(|| format!("must be a whole number from 1 to {MOST}"))
 }
 
 fn lease(text: &str) -> Result<Duration, &'static str> {

@@ -66,14 +66,9 @@ impl<'a> Held<'a> {
 
     /// The lease that ends first, and the time left of it: zero if it is lost.
     pub(crate) fn weakest(&self) -> (Duration, &'a Lease) {
-        let others = self.others.iter().map(|lease| (lease.remaining(), *lease));
-        let first = (self.first.remaining(), self.first);
-        others.fold(
-            first,
-            |weakest, other| {
-                if other.0 < weakest.0 { other } else { weakest }
-            },
-        )
+        let all = self.all().map(|lease| (lease.remaining(), lease));
+        let weakest = all.min_by_key(|(left, _)| *left);
+        weakest.unwrap_or((Duration::ZERO, self.first))
     }
 
     pub(crate) fn remaining(&self) -> Duration {

@@ -15,57 +15,7 @@ use clap_mangen::{
 use crate::{arguments::Arguments, outcome::Told};
 
 /// The end of `--help`, and sections of the manual page.
-const DETAILS: &str = "\
-Examples:
-  lockrun --name backup -- /usr/local/bin/backup --full
-      runs the backup; if it runs elsewhere, prints who holds the lock, and exits 75
-  lockrun --name report --wait 10m --lease 60s -- sh -c 'make && make publish'
-      waits up to ten minutes for the lock
-  lockrun --name backup --once-per 20h --wait 2h -- /usr/local/bin/backup --full
-      on several hosts at the same time: one makes the backup; if it fails, another one does
-  lockrun --name import --verbose -- sh -c 'import --fence \"$LEASEHOLD_FENCING_TOKEN\"'
-      passes the fencing token on, and prints each step
-  lockrun --name partner-api --permits 3 --wait 1h -- /usr/local/bin/sync-orders
-      at most three run at once, on all hosts together; a fourth waits up to an hour
-  lockrun --name account:4711 --name account:4712 --wait 2m -- /usr/local/bin/transfer
-      waits up to two minutes for both locks
-  lockrun --name backup --status
-      prints who holds the lock, since when, and when it ends
-  lockrun --name backup --force-release
-      takes the lock away from its holder
-  lockrun --name partner-api --permits 3 --status
-      prints all holders, and how many of three permits are free
-  lockrun --list
-      prints all held locks and their holders
-  lockrun --probe
-      prints what the server offers, and what that means for locks
-
-Times:
-  500ms, 30s, 1m30s, 20h
-
-Environment:
-  LEASEHOLD_URL, LEASEHOLD_CA, LEASEHOLD_CERT, LEASEHOLD_KEY, LEASEHOLD_PREFIX, LEASEHOLD_WAIT and
-  LEASEHOLD_LEASE set the options of the same names. An option on the command line takes precedence.
-  An empty variable counts as not set.
-
-Exit codes:
-  the command's own, or 128+n if signal n ended it
-  0    also if a host has already completed the run (--once-per)
-  64   an argument is invalid, or the key is not a lock of this kind
-  69   the server cannot be reached, or refuses, or too few replicas have the lock
-  70   the lock was lost or could not be renewed: lockrun ended the command if it still ran
-  71   the system could not start a process or a thread
-  74   lockrun cannot write to stdout
-  75   busy: others held the lock, or all permits, for the whole wait
-  78   locks do not work on this server (--probe)
-  126  the command cannot be run
-  127  the command was not found
-  128+n  also if signal n came before lockrun had the lock
-  --status, --force-release and --list exit 0 whether or not a lock was held; --json shows which.
-
-Signals:
-  TERM and INT end the command; then lockrun releases the lock.
-  HUP, QUIT, USR1, USR2 and alarms are passed on to the command.";
+const DETAILS: &str = include_str!("help.txt");
 
 /// The command line as clap knows it. An empty variable counts as not set.
 ///
@@ -79,6 +29,7 @@ fn command() -> Command {
     let command = Arguments::command().arg(help);
     let command = command.after_help(if is_long { DETAILS } else { "" });
     command.mut_args(|argument| {
+        let argument = argument.hide_env(true);
         let value = argument.get_env().and_then(env::var_os);
         if value.is_some_and(|value| value.is_empty()) {
             return argument.env(None::<&str>);

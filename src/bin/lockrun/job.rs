@@ -46,17 +46,40 @@ pub(crate) struct Ended {
 
 impl Ended {
     pub(crate) fn should_be_marked(&self) -> bool {
-        self.lost.is_none() && !self.was_interrupted && self.exited_with_0()
+        let is_success = self.status.as_ref().is_ok_and(ExitStatus::success);
+        is_success && self.lost.is_none() && !self.was_interrupted
     }
+}
 
-    pub(crate) fn exited_with_0(&self) -> bool {
-        self.status.as_ref().is_ok_and(ExitStatus::success)
-    }
+/// Watches the command until none of its processes is left, the guardian included.
+pub(crate) fn watch<'a>(
+    (arguments, speaker): (&'a Arguments, &'a Speaker),
+    held: &'a Held<'a>,
+    (guard, command): (Guard, Child),
+    events: &'a Receiver<Event>,
+) -> Ended {
+    let job = Job {
+        arguments,
+        speaker,
+        held,
+        guard,
+        command,
+        events,
+        status: None,
+        ending: Ending::new(arguments.grace(), arguments.margin(), Instant::now()),
+        lost: None,
+        was_interrupted: false,
+        was_held: false,
+        stop_is_reported: false,
+        outage: Repeats::default(),
+        next_pause: FIRST_PAUSE,
+    };
+    job.watch()
 }
 
 /// A running command.
 #[derive(Debug)]
-pub(crate) struct Job<'a> {
+struct Job<'a> {
     arguments: &'a Arguments,
     speaker: &'a Speaker,
     held: &'a Held<'a>,
@@ -74,35 +97,8 @@ pub(crate) struct Job<'a> {
     next_pause: Duration,
 }
 
-impl<'a> Job<'a> {
-    pub(crate) fn new(
-        arguments: &'a Arguments,
-        speaker: &'a Speaker,
-        held: &'a Held<'a>,
-        guard: Guard,
-        command: Child,
-        events: &'a Receiver<Event>,
-    ) -> Self {
-        Self {
-            arguments,
-            speaker,
-            held,
-            guard,
-            command,
-            events,
-            status: None,
-            ending: Ending::new(arguments.grace(), arguments.margin(), Instant::now()),
-            lost: None,
-            was_interrupted: false,
-            was_held: false,
-            stop_is_reported: false,
-            outage: Repeats::default(),
-            next_pause: FIRST_PAUSE,
-        }
-    }
-
-    /// Watches the command until no process of its group is left, the guardian included.
-    pub(crate) fn watch(mut self) -> Ended {
+impl Job<'_> {
+    fn watch(mut self) -> Ended {
         loop {
             self.check_lease();
             self.kill_if_due();

@@ -1,6 +1,6 @@
 //! Every message of lockrun on stderr. Only this file makes one, and a test goes over all of them.
 
-use std::{ffi::OsStr, io, process::ExitStatus, time::Duration};
+use std::{ffi::OsStr, fmt::Display, io, process::ExitStatus, time::Duration};
 
 use leasehold::{Error, LastRun, Lease};
 use nix::sys::signal::Signal;
@@ -14,53 +14,39 @@ use crate::{
     words,
 };
 
+/// What every line begins with, but JSON and the answers to questions.
+const WE: &str = "lockrun: ";
+
 /// A text for the speaker.
 #[derive(Debug)]
 pub(crate) struct Message {
     text: String,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// Said with `--verbose`, in one line.
-    Step,
-    /// Always said, in one line.
-    Line,
-    /// Always said, without the name of the program.
-    Bare,
+    /// Said only with `--verbose`.
+    pub(crate) is_step: bool,
 }
 
 impl Message {
-    fn step(text: impl Into<String>) -> Self {
-        let (text, kind) = (text.into(), Kind::Step);
-        Self { text, kind }
+    fn step(text: impl Display) -> Self {
+        let (text, is_step) = (format!("{WE}{text}"), true);
+        Self { text, is_step }
     }
 
-    fn always(text: impl Into<String>) -> Self {
-        let (text, kind) = (text.into(), Kind::Line);
-        Self { text, kind }
+    fn always(text: impl Display) -> Self {
+        Self::bare(format!("{WE}{text}"))
     }
 
     fn bare(text: impl Into<String>) -> Self {
-        let (text, kind) = (text.into(), Kind::Bare);
-        Self { text, kind }
+        let (text, is_step) = (text.into(), false);
+        Self { text, is_step }
     }
 
-    pub(crate) fn is_step(&self) -> bool {
-        self.kind == Kind::Step
+    pub(crate) fn line(&self) -> String {
+        format!("{}\n", self.text)
     }
 
     /// Without the name of the program.
     pub(crate) fn text(&self) -> &str {
-        &self.text
-    }
-
-    pub(crate) fn line(&self) -> String {
-        match self.kind {
-            Kind::Bare => format!("{}\n", self.text),
-            _ => format!("lockrun: {}\n", self.text),
-        }
+        self.text.strip_prefix(WE).unwrap_or(&self.text)
     }
 }
 

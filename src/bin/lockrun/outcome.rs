@@ -71,29 +71,22 @@ pub(crate) struct Told {
 
 /// A failed operation without a command, as JSON.
 pub(crate) fn failure_in_json(name: &str, error: &Error, message: &str) -> Value {
-    let code = code_of(error);
-    let outcome = word_of(code);
+    let (code, outcome) = of_error(error);
     json!({ "name": name, "outcome": outcome, "exit_code": code, "message": message })
 }
 
 /// The exit code for an error.
 pub(crate) fn code_of(error: &Error) -> u8 {
-    match error {
-        Error::Contended { .. } => BUSY,
-        Error::Lost { .. } => LOST,
-        Error::Invalid { .. } | Error::WrongKind { .. } => USAGE,
-        Error::Thread { .. } => SYSTEM,
-        _ => UNREACHABLE,
-    }
+    of_error(error).0
 }
 
-fn word_of(code: u8) -> &'static str {
-    match code {
-        BUSY => "busy",
-        LOST => "lost",
-        USAGE => "usage",
-        SYSTEM => "system",
-        _ => "unreachable",
+fn of_error(error: &Error) -> (u8, &'static str) {
+    match error {
+        Error::Contended { .. } => (BUSY, "busy"),
+        Error::Lost { .. } => (LOST, "lost"),
+        Error::Invalid { .. } | Error::WrongKind { .. } => (USAGE, "usage"),
+        Error::Thread { .. } => (SYSTEM, "system"),
+        _ => (UNREACHABLE, "unreachable"),
     }
 }
 
@@ -119,16 +112,22 @@ impl Report {
     }
 
     pub(crate) fn code(&self) -> u8 {
+        self.code_and_word().0
+    }
+
+    fn code_and_word(&self) -> (u8, &'static str) {
         match &self.outcome {
-            Conclusion::Ended(status) => of_status(*status),
-            Conclusion::Lost(_) => LOST,
-            Conclusion::NotRun(error) if error.kind() == io::ErrorKind::NotFound => NOT_FOUND,
-            Conclusion::NotRun(_) => CANNOT_BE_RUN,
-            Conclusion::Told(signal) => of_signal(*signal),
-            Conclusion::Busy(_) => BUSY,
-            Conclusion::AlreadyRun(_) => 0,
-            Conclusion::Failed(error) => code_of(error),
-            Conclusion::System(_) => SYSTEM,
+            Conclusion::Ended(status) => (of_status(*status), "ended"),
+            Conclusion::Lost(_) => (LOST, "lost"),
+            Conclusion::NotRun(error) if error.kind() == io::ErrorKind::NotFound => {
+                (NOT_FOUND, "not_run")
+            }
+            Conclusion::NotRun(_) => (CANNOT_BE_RUN, "not_run"),
+            Conclusion::Told(signal) => (of_signal(*signal), "interrupted"),
+            Conclusion::Busy(_) => (BUSY, "busy"),
+            Conclusion::AlreadyRun(_) => (0, "has_been_run"),
+            Conclusion::Failed(error) => of_error(error),
+            Conclusion::System(_) => (SYSTEM, "system"),
         }
     }
 
@@ -148,16 +147,6 @@ impl Report {
             return None;
         }
         self.in_words(arguments)
-    }
-
-    fn word(&self) -> &'static str {
-        match &self.outcome {
-            Conclusion::Ended(_) => "ended",
-            Conclusion::NotRun(_) => "not_run",
-            Conclusion::Told(_) => "interrupted",
-            Conclusion::AlreadyRun(_) => "has_been_run",
-            _ => word_of(self.code()),
-        }
     }
 
     fn in_words(&self, arguments: &Arguments) -> Option<Message> {
@@ -211,6 +200,7 @@ impl Report {
     }
 
     fn json(&self, arguments: &Arguments) -> Value {
+        let (code, word) = self.code_and_word();
         let (status, lost) = match &self.outcome {
             Conclusion::Ended(status) => (Some(*status), None),
             Conclusion::Lost(loss) => (loss.status, Some(loss.lost.why.word())),
@@ -226,8 +216,8 @@ impl Report {
             "name": self.name(arguments),
             "names": arguments.names,
             "permits": arguments.permits,
-            "outcome": self.word(),
-            "exit_code": self.code(),
+            "outcome": word,
+            "exit_code": code,
             "message": self.in_words(arguments).as_ref().map(Message::text),
             "last_run": match &self.outcome {
                 Conclusion::AlreadyRun(run) => last_run_in_json(run),

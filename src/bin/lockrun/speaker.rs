@@ -74,7 +74,7 @@ impl Speaker {
 
     /// Never blocks.
     pub(crate) fn say(&self, message: &Message) {
-        if message.is_step() && !self.says_steps {
+        if message.is_step && !self.says_steps {
             return;
         }
         let mut unsaid = self.shared.unsaid.lock();

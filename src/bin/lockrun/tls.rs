@@ -9,27 +9,15 @@ use leasehold::{Locks, Pool, PoolBuilder, Result};
 #[derive(Args, Debug)]
 pub(crate) struct TlsFiles {
     /// PEM file of the CA to trust, instead of the system's CAs
-    #[arg(long, value_name = "FILE", env = "LEASEHOLD_CA", hide_env = true)]
+    #[arg(long, value_name = "FILE", env = "LEASEHOLD_CA")]
     ca: Option<PathBuf>,
 
     /// PEM file of the client certificate
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "LEASEHOLD_CERT",
-        hide_env = true,
-        requires = "key"
-    )]
+    #[arg(long, value_name = "FILE", env = "LEASEHOLD_CERT", requires = "key")]
     cert: Option<PathBuf>,
 
     /// PEM file of the client certificate's private key
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "LEASEHOLD_KEY",
-        hide_env = true,
-        requires = "cert"
-    )]
+    #[arg(long, value_name = "FILE", env = "LEASEHOLD_KEY", requires = "cert")]
     key: Option<PathBuf>,
 }
 
