@@ -2,70 +2,22 @@
 //!
 //! See `lockrun --help`; `docs/lockrun.md` lists the failures it handles.
 //!
-//! - **Deciding**, from values alone: `arguments` computes the grace and the margin before the end of
-//!   the lease, `ending` when the command is told to end and killed, `outcome` the exit code.
-//! - **Doing**: `run` acquires and releases the locks that `held` has the guards of; `command` starts
-//!   the command, `job` watches and ends it. `guard` owns the command's process group, `family` finds
-//!   what has left it; the `guardian`, a second process, kills both if lockrun cannot. `signals` and
-//!   `events` bring what happens, `processes` reads `/proc`.
-//! - **Speaking**: `messages` makes every text for stderr, of `words`, `busy`, `loss` and `text`. The
-//!   `speaker`, a thread of its own, writes it: nobody waits for a reader. `waits` reports a wait.
-//! - **Answering** without a command, on stdout: `answer`, `help`, `operator`, `list`, `probe`.
+//! - [`arguments`]: the command line.
+//! - [`deciding`], from values alone: when the command is told to end and killed; the exit code.
+//! - [`doing`]: locks, processes, signals. No act waits for a reader of what is said.
+//! - [`speaking`]: texts for stderr, and the only thread that writes them.
+//! - [`answering`]: calls the others, and writes answers to questions on stdout.
 
 #[cfg(unix)]
-mod answer;
+mod answering;
 #[cfg(unix)]
 mod arguments;
 #[cfg(unix)]
-mod busy;
+mod deciding;
 #[cfg(unix)]
-mod command;
+mod doing;
 #[cfg(unix)]
-mod ending;
-#[cfg(unix)]
-mod events;
-#[cfg(unix)]
-mod family;
-#[cfg(unix)]
-mod guard;
-#[cfg(unix)]
-mod guardian;
-#[cfg(unix)]
-mod held;
-#[cfg(unix)]
-mod help;
-#[cfg(unix)]
-mod job;
-#[cfg(unix)]
-mod list;
-#[cfg(unix)]
-mod loss;
-#[cfg(unix)]
-mod messages;
-#[cfg(unix)]
-mod operator;
-#[cfg(unix)]
-mod outcome;
-#[cfg(unix)]
-mod probe;
-#[cfg(unix)]
-mod processes;
-#[cfg(unix)]
-mod repeats;
-#[cfg(unix)]
-mod run;
-#[cfg(unix)]
-mod signals;
-#[cfg(unix)]
-mod speaker;
-#[cfg(unix)]
-mod text;
-#[cfg(unix)]
-mod tls;
-#[cfg(unix)]
-mod waits;
-#[cfg(unix)]
-mod words;
+mod speaking;
 
 #[cfg(unix)]
 fn main() -> std::process::ExitCode {
@@ -74,7 +26,9 @@ fn main() -> std::process::ExitCode {
         io::{self, Write},
     };
 
-    use speaker::Speaker;
+    use deciding::outcome;
+    use doing::{guard, guardian};
+    use speaking::{messages, speaker::Speaker};
 
     if env::args_os().skip(1).eq([guard::GUARDIAN]) {
         return guardian::main();
@@ -87,7 +41,7 @@ fn main() -> std::process::ExitCode {
             return outcome::SYSTEM.into();
         }
     };
-    let code = answer::to_arguments(&speaker);
+    let code = answering::to_arguments(&speaker);
     speaker.finish();
     code.into()
 }

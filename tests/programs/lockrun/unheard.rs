@@ -35,7 +35,7 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 /// Longer than each case.
 const LONGEST: Duration = Duration::from_secs(20);
 /// Makes all messages, each in a function.
-const MESSAGES: &str = include_str!("../../../src/bin/lockrun/messages.rs");
+const MESSAGES: &str = include_str!("../../../src/bin/lockrun/speaking/messages.rs");
 
 /// A run in which lockrun has something to say.
 struct Case {

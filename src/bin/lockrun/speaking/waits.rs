@@ -12,7 +12,10 @@ use std::{
 use leasehold::{Lock, Locks};
 use parking_lot::Mutex;
 
-use crate::{arguments::Arguments, busy::Busy, messages, repeats::Repeats, speaker::Speaker};
+use crate::{
+    arguments::Arguments,
+    speaking::{busy::Busy, messages, repeats::Repeats, speaker::Speaker},
+};
 
 /// Called by the thread that waits, so it must not block.
 pub(crate) struct WaitLog {

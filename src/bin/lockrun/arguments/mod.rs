@@ -1,12 +1,15 @@
 //! The command line.
 
+pub(crate) mod help;
+mod tls;
+
 use std::{ffi::OsString, time::Duration};
 
 use clap::{ArgMatches, Parser, error::ErrorKind, parser::ValueSource};
 use clap_complete::Shell;
 use leasehold::{Lock, Locks, Options};
 
-use crate::{text::server_of, tls::TlsFiles};
+use crate::{arguments::tls::TlsFiles, speaking::text::server_of};
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(500);
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);

@@ -85,7 +85,7 @@ impl TlsFiles {
 
 #[cfg(feature = "tls-rustls")]
 fn read(argument: &'static str, file: &std::path::Path) -> Result<Vec<u8>> {
-    use crate::text::of_system;
+    use crate::speaking::text::of_system;
 
     std::fs::read(file).map_err(|error| leasehold::Error::Invalid {
         argument,

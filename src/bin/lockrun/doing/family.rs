@@ -14,7 +14,7 @@ use nix::{
     unistd::{Pid, getsid},
 };
 
-use crate::processes::{self, Process, Seen};
+use crate::doing::processes::{self, Process, Seen};
 
 /// Bounds the search for members that start others meanwhile. The members that one search finds are
 /// stopped before the next.

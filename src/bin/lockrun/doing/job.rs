@@ -13,15 +13,12 @@ use nix::sys::signal::Signal;
 
 use crate::{
     arguments::Arguments,
-    ending::Ending,
-    events::Event,
-    guard::Guard,
-    held::Held,
-    loss::{Lost, Why},
-    messages, processes,
-    repeats::Repeats,
-    speaker::Speaker,
-    words::reason,
+    deciding::{
+        ending::Ending,
+        loss::{Lost, Why},
+    },
+    doing::{events::Event, guard::Guard, held::Held, processes},
+    speaking::{messages, repeats::Repeats, speaker::Speaker, words::reason},
 };
 
 const KILL: Option<i32> = Some(Signal::SIGKILL as i32);

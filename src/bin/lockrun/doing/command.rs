@@ -10,7 +10,9 @@ use std::{
 use nix::errno::Errno;
 
 use crate::{
-    arguments::Arguments, guard::Guard, held::Held, outcome::Conclusion, signals::SignalMask,
+    arguments::Arguments,
+    deciding::outcome::Conclusion,
+    doing::{guard::Guard, held::Held, signals::SignalMask},
 };
 
 const FENCING_TOKEN: &str = "LEASEHOLD_FENCING_TOKEN";

@@ -8,10 +8,12 @@ use serde_json::Value;
 
 use crate::{
     arguments::Arguments,
-    busy::Busy,
-    loss::{Loss, Why},
-    text::{last_run, of_system, rounded},
-    words,
+    deciding::loss::{Loss, Why},
+    speaking::{
+        busy::Busy,
+        text::{last_run, of_system, rounded},
+        words,
+    },
 };
 
 /// What every line begins with, but JSON and the answers to questions.

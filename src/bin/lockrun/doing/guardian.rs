@@ -17,7 +17,7 @@ use nix::{
     unistd::{Pid, getpgid, getppid, setpgid},
 };
 
-use crate::{
+use crate::doing::{
     family::Family,
     guard::{self, ENDING, READY, Word},
 };

@@ -4,7 +4,7 @@ use std::fmt;
 
 use leasehold::{Holder, Inspection, Lock};
 
-use crate::text::{held_by, rounded};
+use crate::speaking::text::{held_by, rounded};
 
 /// A message names at most this many holders.
 const NAMED: usize = 3;

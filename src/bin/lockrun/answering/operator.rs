@@ -8,9 +8,12 @@ use serde_json::{Value, json};
 
 use crate::{
     arguments::{Arguments, Task},
-    outcome::{Told, code_of, failure_in_json},
-    text::{held_by, holder_in_json, last_run, last_run_in_json, rounded},
-    words::failed,
+    deciding::outcome::{Told, code_of},
+    speaking::{
+        report::failure_in_json,
+        text::{held_by, holder_in_json, last_run, last_run_in_json, rounded},
+        words::failed,
+    },
 };
 
 pub(crate) fn status(arguments: &Arguments) -> (u8, Told) {

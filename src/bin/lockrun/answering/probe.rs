@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use crate::{
     arguments::Arguments,
-    outcome::{Told, code_of},
-    words::failed,
+    deciding::outcome::{Told, code_of},
+    speaking::words::failed,
 };
 
 /// The exit code if locks do not work on this server.

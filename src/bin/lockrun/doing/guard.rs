@@ -13,7 +13,7 @@ use nix::{
     unistd::{Pid, getpgid, getpgrp},
 };
 
-use crate::{
+use crate::doing::{
     family::Family,
     processes::{self, Process},
     signals::SignalMask,

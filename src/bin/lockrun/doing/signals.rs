@@ -11,7 +11,7 @@ use leasehold::Cancel;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use signal_hook::{consts::SIGCHLD, iterator::Signals};
 
-use crate::events::Event;
+use crate::doing::events::Event;
 
 /// Sends incoming signals to the event channel. A signal that was ignored when lockrun was started
 /// stays ignored, for lockrun and for the command: `nohup` and the background jobs of a script rely

@@ -3,16 +3,19 @@
 //! The answer is written here, not by the speaker: it is what was asked for, so lockrun waits for
 //! its reader.
 
+mod list;
+mod operator;
+mod probe;
+
 use std::io::{self, Write};
 
 use clap::error::ErrorKind;
 
 use crate::{
-    arguments::{Arguments, Task},
-    help, list, messages, operator,
-    outcome::{NOT_WRITTEN, Told, USAGE},
-    probe, run,
-    speaker::Speaker,
+    arguments::{Arguments, Task, help},
+    deciding::outcome::{NOT_WRITTEN, Told, USAGE},
+    doing::run,
+    speaking::{messages, speaker::Speaker},
 };
 
 /// Returns the exit code.

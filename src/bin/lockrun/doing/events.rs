@@ -11,7 +11,10 @@ use leasehold::{
 };
 use parking_lot::Mutex;
 
-use crate::{arguments::Arguments, speaker::Speaker, waits::WaitLog, words::reason};
+use crate::{
+    arguments::Arguments,
+    speaking::{speaker::Speaker, waits::WaitLog, words::reason},
+};
 
 /// An event that wakes lockrun.
 #[derive(Debug)]

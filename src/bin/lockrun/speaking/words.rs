@@ -10,7 +10,7 @@ use leasehold::{
 
 use crate::{
     arguments::Arguments,
-    text::{of_system, printable, rounded},
+    speaking::text::{of_system, printable, rounded},
 };
 
 /// The library's name of a lock without permits.

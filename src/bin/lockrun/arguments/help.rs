@@ -12,7 +12,7 @@ use clap_mangen::{
     roff::{Roff, roman},
 };
 
-use crate::{arguments::Arguments, outcome::Told};
+use crate::{arguments::Arguments, deciding::outcome::Told};
 
 /// The end of `--help`, and sections of the manual page.
 const DETAILS: &str = include_str!("help.txt");

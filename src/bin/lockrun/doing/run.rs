@@ -13,18 +13,19 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::{
     arguments::Arguments,
-    busy::Busy,
-    command,
-    events::{Event, Inbox, JobHooks},
-    guard::Guard,
-    held::{Guards, Held},
-    job::{self, Ended},
-    loss::{Loss, Lost, Why},
-    messages,
-    outcome::{Conclusion, Report},
-    signals::{self, SignalMask},
-    speaker::Speaker,
-    words::reason,
+    deciding::{
+        loss::{Loss, Lost, Why},
+        outcome::{Conclusion, Report},
+    },
+    doing::{
+        command,
+        events::{Event, Inbox, JobHooks},
+        guard::Guard,
+        held::{Guards, Held},
+        job::{self, Ended},
+        signals::{self, SignalMask},
+    },
+    speaking::{busy::Busy, messages, speaker::Speaker, words::reason},
 };
 
 /// The command was run, and this is the result of the release. Or it was not run.
@@ -213,8 +214,8 @@ impl<'a> Run<'a> {
         };
         let (lost, unsaid) = match released {
             Ok(()) => (None, None),
-            // A command that ended under the lock no longer needs it, unless someone took the lock away
-            // before.
+            // A command that ended under the lock no longer needs it, unless someone took the lock
+            // away before.
             Err(Error::Lost {
                 context, reason, ..
             }) if !ended.was_held || Why::of(reason) == Why::TakenAway => {

@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 
 use crate::{
     arguments::Arguments,
-    outcome::{Told, code_of},
-    text::{held_by, holder_in_json, printable, rounded},
-    words::failed,
+    deciding::outcome::{Told, code_of},
+    speaking::{
+        text::{held_by, holder_in_json, printable, rounded},
+        words::failed,
+    },
 };
 
 const HEADS: [&str; 5] = ["NAME", "KIND", "HELD BY", "SINCE", "ENDS"];

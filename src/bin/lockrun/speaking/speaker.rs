@@ -16,7 +16,7 @@ use std::{
 use nix::sys::signal::SigSet;
 use parking_lot::{Condvar, Mutex};
 
-use crate::messages::Message;
+use crate::speaking::messages::Message;
 
 /// With more texts, the oldest are left out: the last one has the outcome.
 const MOST: usize = 100;
