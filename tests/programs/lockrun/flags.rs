@@ -18,7 +18,7 @@ fn with(server: &Server, variables: &[(&str, &str)], args: &str) -> Command {
     for (name, value) in variables {
         command.env(format!("LEASEHOLD_{name}"), value);
     }
-    command.env("LEASEHOLD_URL", server.url());
+    command.env("LEASEHOLD_URL", server.url() + "\n");
     command.args(args.split_whitespace());
     command
 }
@@ -50,7 +50,15 @@ fn a_variable_applies_where_the_command_line_has_no_flag() {
         second.hear("in").line();
         second.ends_with(0);
 
-        let empty = [("PREFIX", ""), ("LEASE", ""), ("WAIT", "")];
+        // Those that are read from a file end with a newline.
+        let all = [("PREFIX", "job:\n"), ("LEASE", "20s\n"), ("WAIT", "0s\r\n")];
+        let mut holder = Tool::spawn(&mut with(&server, &all, "--name a -- sh -c cat"));
+        holder.echoes("in");
+        let left: u64 = conn.pttl("job:a").unwrap();
+        assert!((10_000..=20_000).contains(&left), "{left}");
+        assert_eq!(holder.finish().code, 0);
+
+        let empty = [("PREFIX", ""), ("LEASE", "\n"), ("WAIT", "")];
         let mut holder = Tool::spawn(&mut with(&server, &empty, "--name a -- sh -c cat"));
         holder.echoes("in");
         assert!(conn.exists::<_, bool>(KEY).unwrap());

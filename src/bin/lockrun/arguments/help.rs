@@ -31,7 +31,7 @@ fn command() -> Command {
     command.mut_args(|argument| {
         let argument = argument.hide_env(true);
         let value = argument.get_env().and_then(env::var_os);
-        if value.is_some_and(|value| value.is_empty()) {
+        if value.is_some_and(|value| value.is_empty() || value == "\n") {
             return argument.env(None::<&str>);
         }
         argument

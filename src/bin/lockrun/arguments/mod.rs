@@ -2,6 +2,7 @@
 
 pub(crate) mod help;
 mod tls;
+mod values;
 
 use std::{ffi::OsString, time::Duration};
 
@@ -9,10 +10,14 @@ use clap::{ArgMatches, Parser, error::ErrorKind, parser::ValueSource};
 use clap_complete::Shell;
 use leasehold::{Lock, Locks, Options};
 
-use crate::{arguments::tls::TlsFiles, speaking::text::server_of};
+use crate::{
+    arguments::{
+        tls::TlsFiles,
+        values::{duration, lease, line, up_to},
+    },
+    speaking::text::server_of,
+};
 
-const SHORTEST_LEASE: Duration = Duration::from_millis(500);
-const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 const MOST_PERMITS: u32 = 10_000;
 const MOST_REPLICAS: u32 = 100;
 const USUAL_URL: &str = "redis://127.0.0.1/";
@@ -66,7 +71,7 @@ pub(crate) struct Arguments {
     ///
     /// Put a URL with a password in the environment, where only root, the same user and the command
     /// can read it. Every user of this host can read the arguments (ps).
-    #[arg(long, env = "LEASEHOLD_URL", default_value = USUAL_URL)]
+    #[arg(long, env = "LEASEHOLD_URL", default_value = USUAL_URL, value_parser = line::<String>)]
     url: String,
 
     #[command(flatten)]
@@ -76,7 +81,7 @@ pub(crate) struct Arguments {
     ///
     /// Commands with different prefixes do not exclude each other, if no prefix begins with
     /// another. It may be empty.
-    #[arg(long, env = "LEASEHOLD_PREFIX", default_value = "lock:")]
+    #[arg(long, env = "LEASEHOLD_PREFIX", default_value = "lock:", value_parser = line::<String>)]
     prefix: String,
 
     /// Longest wait for the lock; 0s tries once
@@ -327,23 +332,4 @@ impl Arguments {
     pub(crate) fn margin(&self) -> Duration {
         (self.lease / 10).min(Duration::from_secs(1))
     }
-}
-
-fn up_to<const MOST: u32>(text: &str) -> Result<u32, String> {
-    let number = text.parse().ok();
-    let number = number.filter(|number| (1..=MOST).contains(number));
-    number.ok_or_else(|| format!("must be a whole number from 1 to {MOST}"))
-}
-
-fn lease(text: &str) -> Result<Duration, &'static str> {
-    let lease = duration(text)?;
-    let is_in_range = (SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease);
-    is_in_range
-        .then_some(lease)
-        .ok_or("must be from 500ms to 24h")
-}
-
-fn duration(text: &str) -> Result<Duration, &'static str> {
-    humantime::parse_duration(text)
-        .map_err(|_| "must be a number with a unit, such as 500ms, 30s, 1m30s or 20h")
 }

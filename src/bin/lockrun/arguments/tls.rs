@@ -5,19 +5,27 @@ use std::path::PathBuf;
 use clap::{ArgMatches, Args, parser::ValueSource};
 use leasehold::{Locks, Pool, PoolBuilder, Result};
 
+use crate::arguments::values::line;
+
 /// The certificates and the key.
 #[derive(Args, Debug)]
 pub(crate) struct TlsFiles {
     /// PEM file of the CA to trust, instead of the system's CAs
-    #[arg(long, value_name = "FILE", env = "LEASEHOLD_CA")]
+    #[arg(long, value_name = "FILE", env = "LEASEHOLD_CA", value_parser = line::<PathBuf>)]
     ca: Option<PathBuf>,
 
     /// PEM file of the client certificate
-    #[arg(long, value_name = "FILE", env = "LEASEHOLD_CERT", requires = "key")]
+    #[arg(
+        long, value_name = "FILE", env = "LEASEHOLD_CERT", value_parser = line::<PathBuf>,
+        requires = "key"
+    )]
     cert: Option<PathBuf>,
 
     /// PEM file of the client certificate's private key
-    #[arg(long, value_name = "FILE", env = "LEASEHOLD_KEY", requires = "cert")]
+    #[arg(
+        long, value_name = "FILE", env = "LEASEHOLD_KEY", value_parser = line::<PathBuf>,
+        requires = "cert"
+    )]
     key: Option<PathBuf>,
 }
 
