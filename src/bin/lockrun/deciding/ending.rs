@@ -84,3 +84,51 @@ impl Ending {
         of_lease.map_or(moment, |of_lease| moment.min(of_lease))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(5);
+    const MARGIN: Duration = Duration::from_secs(1);
+    const BIT: Duration = Duration::from_nanos(1);
+
+    fn running(now: Instant) -> Ending {
+        Ending::new(GRACE, MARGIN, now)
+    }
+
+    #[test]
+    fn the_command_is_told_as_late_as_grace_and_margin_allow() {
+        let now = Instant::now();
+        let mut ending = running(now);
+        assert!(!ending.is_due(GRACE + MARGIN + BIT, now));
+        assert_eq!(ending.next(), Some(now + BIT));
+        assert!(ending.is_due(GRACE + MARGIN, now) && ending.is_due(Duration::ZERO, now));
+        ending.was_told(now);
+        assert!(!ending.is_due(Duration::ZERO, now), "once");
+    }
+
+    #[test]
+    fn the_command_is_killed_after_the_grace_or_a_margin_before_the_lease_ends() {
+        let now = Instant::now();
+        for (left, until) in [
+            (GRACE + MARGIN, GRACE),
+            (2 * MARGIN, MARGIN),
+            (MARGIN, Duration::ZERO),
+        ] {
+            let mut ending = running(now);
+            ending.is_due(left, now);
+            ending.was_told(now);
+            // A loss does not move the end.
+            ending.is_due(Duration::ZERO, now);
+            assert_eq!(ending.next(), Some(now + until), "{left:?}");
+            assert!(ending.kill_is_due(now + until), "{left:?}");
+            assert!(
+                until.is_zero() || !ending.kill_is_due(now + until.saturating_sub(BIT)),
+                "{left:?}"
+            );
+            ending.was_killed();
+            assert!(!ending.kill_is_due(now + until), "once");
+        }
+    }
+}

@@ -6,44 +6,11 @@ use leasehold::{Lease, Leases, LockSet, Locks, Result as LockResult};
 
 use crate::arguments::Arguments;
 
-/// The guard of the locks.
-#[derive(Debug)]
-pub(crate) enum Guards {
-    One(Lease),
-    Several(Leases),
-}
-
-impl Guards {
-    pub(crate) fn acquire(arguments: &Arguments, locks: &Locks) -> LockResult<Self> {
-        let wait = arguments.wait;
-        match &*arguments.names {
-            [name] => arguments.lock(locks, name).acquire(wait).map(Self::One),
-            names => {
-                let set = LockSet::of(names.iter().map(|name| arguments.lock(locks, name)));
-                set.acquire(wait).map(Self::Several)
-            }
-        }
-    }
-
-    /// The leases, in the order of these names. `None` if there are none.
-    pub(crate) fn held(&self, names: &[String]) -> Option<Held<'_>> {
-        match self {
-            Self::One(lease) => Some(Held::one(lease)),
-            Self::Several(leases) => {
-                let mut all = names.iter().filter_map(|name| leases.get(name));
-                let first = all.next()?;
-                let others = all.collect();
-                Some(Held { first, others })
-            }
-        }
-    }
-
-    pub(crate) fn release(self) -> LockResult<()> {
-        match self {
-            Self::One(lease) => lease.release(),
-            Self::Several(leases) => leases.release(),
-        }
-    }
+/// Acquires the locks of all names.
+pub(crate) fn acquire(arguments: &Arguments, locks: &Locks) -> LockResult<Leases> {
+    let all = arguments.names.iter();
+    let set = LockSet::of(all.map(|name| arguments.lock(locks, name)));
+    set.acquire(arguments.wait)
 }
 
 /// The leases under which the command runs. The command must end before any of them ends.
@@ -57,6 +24,14 @@ impl<'a> Held<'a> {
     pub(crate) fn one(lease: &'a Lease) -> Self {
         let (first, others) = (lease, Vec::new());
         Self { first, others }
+    }
+
+    /// In the order of these names. `None` if there are none.
+    pub(crate) fn of(leases: &'a Leases, names: &[String]) -> Option<Self> {
+        let mut all = names.iter().filter_map(|name| leases.get(name));
+        let first = all.next()?;
+        let others = all.collect();
+        Some(Self { first, others })
     }
 
     /// In the order of `--name`.

@@ -21,7 +21,7 @@ use crate::{
         command,
         events::{Event, Inbox, JobHooks},
         guard::Guard,
-        held::{Guards, Held},
+        held::{self, Held},
         job::{self, Ended},
         signals::{self, SignalMask},
     },
@@ -94,16 +94,16 @@ impl<'a> Run<'a> {
         &self,
         under: impl FnOnce(&Held<'_>) -> Result<Ended, Conclusion>,
     ) -> LockResult<Worked> {
-        let guards = Guards::acquire(self.arguments, &self.locks)?;
-        let held = guards.held(&self.arguments.names);
+        let leases = held::acquire(self.arguments, &self.locks)?;
+        let held = Held::of(&leases, &self.arguments.names);
         let ended = held.ok_or_else(nothing).and_then(|held| under(&held));
         Ok(ended.map(|ended| {
             let released = if ended.lost.is_some() {
                 // If the server does not answer, a drop takes less time than a release.
-                drop(guards);
+                drop(leases);
                 Ok(())
             } else {
-                guards.release()
+                leases.release()
             };
             (ended, released)
         }))
