@@ -17,30 +17,25 @@
 //! No mutex is locked here during a round trip, except that of the connection that all heads share,
 //! inside [`ask_for_head`](crate::server::Server::ask_for_head). A place locks the queues, and the
 //! start of a lease locks the keeper, each briefly and never one within the other. While the queues
-//! are locked, the wait for a lock of a set also locks the list of the locks that the set holds, and
-//! within it the facts of each.
-//!
-//! The wait for a lock of a set is a [`SetWait`] of the set's: the loss of a lock that the set holds
-//! ends it as a cancel does, and `Contended` tells the set's whole wait.
+//! are locked, the wait for a lock of a set also locks the list of the locks that the set holds,
+//! and within it the facts of each.
 //!
 //! Every wait cleans up at its end: it leaves the queue, removes a writer's intent, takes a lock
 //! that was handed over meanwhile, gives back a lock that too few replicas have, and leaves to the
 //! watchdog's thread the release of a lock that an attempt without a reply may have acquired.
 
 use std::{
-    cell::Cell,
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
-
 use super::{
     attempts::{AttemptOutcome, Attempts},
     lease::{Lease, LeaseGrant},
     options::Settings,
-    release::{GIVES_BACK_WITHIN, let_go_all},
+    release::let_go_all,
+    set_wait::SetWait,
     stack::Stack,
     stacks::Stacks,
 };
@@ -55,7 +50,7 @@ use crate::{
     },
     renewing::keeper::Handle,
     server::{Patience, Reply},
-    time::{self, Backoff, Deadline},
+    time::{Backoff, Deadline},
     waiting::{LastAnswer, Place},
     wire::{BusyReply, Call},
 };
@@ -70,85 +65,6 @@ const ANSWERED_AHEAD: Duration = Duration::from_millis(100);
 const LONGEST_DOUBT: Duration = Duration::from_millis(250);
 /// Outside a queue no cancel wakes a thread, so it looks for one at this interval.
 const SEES_CANCEL_WITHIN: Duration = Duration::from_millis(50);
-
-/// The set that a wait is a part of. A lock that is acquired alone is a set of one.
-#[derive(Debug)]
-pub(super) struct SetWait<'a> {
-    /// The locks of the set that are held. The loss of one ends the wait. Looked at only in a wait
-    /// that the server has refused, or that another thread delays: a set of free locks costs N
-    /// looks, not N × N.
-    held: Option<&'a Arc<Mutex<Vec<Handle>>>>,
-    /// When the wait for the set began.
-    since: Instant,
-    /// When the wait for this lock began, on the machine's clock.
-    began: Instant,
-    /// The limit of the set's wait has passed, so this lock is not asked for.
-    is_over: bool,
-    /// The wait ended without a reply from the server.
-    is_silent: Cell<bool>,
-}
-
-impl<'a> SetWait<'a> {
-    pub(super) fn new(held: Option<&'a Arc<Mutex<Vec<Handle>>>>, since: Instant) -> Self {
-        Self {
-            held,
-            since,
-            began: time::now(),
-            is_over: false,
-            is_silent: Cell::new(false),
-        }
-    }
-
-    pub(super) fn over_if(self, is_over: bool) -> Self {
-        Self { is_over, ..self }
-    }
-
-    /// Returns the deadline for giving back what a failed wait leaves. The call returns at most one
-    /// I/O time-out after its limit, of which the wait may have used a part, or all if the server
-    /// was silent.
-    pub(super) fn gives_back_by(&self, limit: Deadline, answer: Duration) -> Deadline {
-        let from = |limit: Instant| {
-            if self.is_over {
-                limit
-            } else {
-                limit.max(self.began)
-            }
-        };
-        let late = limit.moment().map(|limit| from(limit).elapsed());
-        let left = answer.saturating_sub(late.unwrap_or_default());
-        let left = if self.is_silent.get() {
-            Duration::ZERO
-        } else {
-            left
-        };
-        Deadline::after(left.max(GIVES_BACK_WITHIN))
-    }
-
-    /// Adds the loss of a held lock to what cancels the wait.
-    fn cancel(&self, cancel: Option<&Cancel>) -> Option<Cancel> {
-        // The wait for the first lock of a set needs no poll.
-        let held = self.held.filter(|held| !held.lock().is_empty());
-        let Some(held) = held.map(Arc::clone) else {
-            return cancel.cloned();
-        };
-        let is_lost = |lease: &Handle| lease.lease_state().lost().is_some();
-        let cancel = cancel.cloned().unwrap_or_default();
-        Some(cancel.or_when(move || held.lock().iter().any(is_lost)))
-    }
-
-    /// Returns the loss of a held lock.
-    fn check(&self, name: &'static str) -> Result<()> {
-        let held = self.held.map(|held| held.lock());
-        for lease in held.iter().flat_map(|held| held.iter()) {
-            let lease = lease.lease_state();
-            if let Some(reason) = lease.lost() {
-                let operation = Operation::new(name, lease.lock_name());
-                return Err(lease.lost_error(operation, Some(reason)));
-            }
-        }
-        Ok(())
-    }
-}
 
 /// One wait for one lock, from its first attempt to its result.
 struct Wait<'a> {
@@ -550,8 +466,8 @@ impl Wait<'_> {
 
     /// Returns true if the server may grant this hold while it refuses that of another thread. A
     /// mutex is granted to one, and refused to all others. Of a semaphore each caller names its
-    /// own number of permits, a reader may share where a writer may not, and a reentrant lock may be
-    /// this owner's. For `run_once` only the server knows whether the work was done meanwhile.
+    /// own number of permits, a reader may share where a writer may not, and a reentrant lock may
+    /// be this owner's. For `run_once` only the server knows whether the work was done meanwhile.
     fn is_judged_alone(&self) -> bool {
         self.hold.kind() != LockKind::Mutex || self.hold.finishing().is_some()
     }

@@ -63,8 +63,8 @@ impl Locks {
     ///
     /// # Errors
     /// - [`Error::Invalid`](crate::Error::Invalid): the prefix is not valid.
-    /// - [`Error::Pool`](crate::Error::Pool), [`Error::Redis`](crate::Error::Redis): no server can be
-    ///   reached, or they refuse `SCAN`.
+    /// - [`Error::Pool`](crate::Error::Pool), [`Error::Redis`](crate::Error::Redis): no server can
+    ///   be reached, or they refuse `SCAN`.
     /// - [`Error::Forked`](crate::Error::Forked): this is a forked child.
     ///
     /// # Examples

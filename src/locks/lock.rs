@@ -8,9 +8,10 @@ use std::{
 use redis::{RedisResult, Value};
 
 use super::{
-    acquire::{SetWait, acquire},
+    acquire::acquire,
     lease::Lease,
     options::{Options, Settings},
+    set_wait::SetWait,
     stack::Stack,
     stacks::Stacks,
 };

@@ -16,6 +16,7 @@ mod options;
 mod release;
 mod run;
 mod set;
+mod set_wait;
 mod stack;
 mod stacks;
 

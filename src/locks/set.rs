@@ -9,7 +9,7 @@ use std::{mem, sync::Arc, time::Duration};
 
 use redis::Pipeline;
 
-use super::{acquire::SetWait, lease::Lease, lock::Lock, options::Options, release::let_go_all};
+use super::{lease::Lease, lock::Lock, options::Options, release::let_go_all, set_wait::SetWait};
 use crate::{
     error::{Error, Operation, Result, ensure},
     recipes::transaction::{HeldCommit, Proof, Transaction, WatchedConnection},

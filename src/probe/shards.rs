@@ -23,14 +23,14 @@ use crate::{
 const TRIED: usize = 100_000;
 
 /// The address of a master, and the findings on it.
-type Found = (String, Vec<Finding>);
+type AskedShard = (String, Vec<Finding>);
 
 /// # Errors
 /// No master answers.
 pub(super) fn ask_all(nodes: &Nodes, lock: &LockName, deadline: Deadline) -> Result<Vec<Finding>> {
     let (shards, _) = nodes.shards();
     // A master that does not answer does not keep the others waiting.
-    let asked: Vec<Result<Found>> = thread::scope(|scope| {
+    let asked: Vec<Result<AskedShard>> = thread::scope(|scope| {
         let start = |(shard, lock)| {
             let asking = move || {
                 let connector = nodes.pool_of(shard)?.connector();
@@ -115,7 +115,7 @@ fn answering(asked: usize, shards: usize, failed: Option<Error>) -> Verdict {
 }
 
 /// Says where the worst finding is, if not everywhere.
-fn worst_of_each(asked: &[Found]) -> Vec<Finding> {
+fn worst_of_each(asked: &[AskedShard]) -> Vec<Finding> {
     let topics = asked.first().map_or(0, |first| first.1.len());
     let worst = |topic: usize| {
         let each = asked

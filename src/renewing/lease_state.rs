@@ -204,8 +204,8 @@ impl LeaseState {
         self.current().lost
     }
 
-    /// Returns the reason of the loss after a reply that the lock is not ours, or by our clock, also
-    /// if the renewal was stopped before.
+    /// Returns the reason of the loss after a reply that the lock is not ours, or by our clock,
+    /// also if the renewal was stopped before.
     pub(crate) fn lost_by_a_no(&self) -> LostReason {
         let facts = self.current();
         let known = facts.terms.known(facts.was_refused);

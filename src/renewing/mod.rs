@@ -15,8 +15,8 @@
 //!
 //! # Locks
 //! There are three mutexes. The second and the third are locked in this order. While the first is
-//! locked, only the wait of a set locks others: the list of the locks that the set holds, and within
-//! it the third of each:
+//! locked, only the wait of a set locks others: the list of the locks that the set holds, and
+//! within it the third of each:
 //! 1. `by_key`: all queues of the module `waiting`, whose header lists the events that wake the
 //!    head of a queue.
 //! 2. The keeper's `state`: the schedule, the pending callbacks, the two threads.

@@ -20,8 +20,9 @@
 //! The loss of a lease wakes no thread: the head asks when the server reports a change of the key,
 //! at the end of the lease, and at the latest one second after its last attempt.
 //!
-//! While `by_key` is locked, a waiting thread asks its `Cancel`, and in the wait of a set this locks
-//! the list of the locks that the set holds, and their leases. No other mutex is locked meanwhile.
+//! While `by_key` is locked, a waiting thread asks its `Cancel`, and in the wait of a set this
+//! locks the list of the locks that the set holds, and their leases. No other mutex is locked
+//! meanwhile.
 
 mod queue;
 mod queues;

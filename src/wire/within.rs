@@ -36,8 +36,8 @@ const GRACE: Duration = Duration::from_millis(50);
 /// At most this many threads are left behind with one peer. After that it is asked nothing until
 /// one of them ends.
 const MOST_LEFT: usize = 8;
-/// A peer whose last reply took less than this time is trusted, for as long as this, not to send its
-/// next one byte by byte.
+/// A peer whose last reply took less than this time is trusted, for as long as this, not to send
+/// its next one byte by byte.
 const AT_ONCE: Duration = Duration::from_millis(5);
 /// The longest wait for the spare connections, which other threads use for a moment each.
 const MOMENT: Duration = Duration::from_millis(10);

@@ -119,9 +119,10 @@ local function last_end()
   return last
 end
 
--- Writes the companion of a new hold, without the acquisitions of an earlier one. `ended`: a fencing
--- token that the caller knows of, to be exceeded too. `hold` repeats the fencing token. The last release deletes `hold`, and a lock of another kind with this name
--- changes `fence`: in both cases the two differ from then on.
+-- Writes the companion of a new hold, without the acquisitions of an earlier one. `ended`: a
+-- fencing token that the caller knows of, to be exceeded too. `hold` repeats the fencing token. The
+-- last release deletes `hold`, and a lock of another kind with this name changes `fence`: in both
+-- cases the two differ from then on.
 local function start_companion(ended)
   local fence = next_fence(time, math.max(beside.fence or 0, ended or 0))
   local since = string.format('%.0f', now)

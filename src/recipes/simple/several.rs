@@ -32,8 +32,8 @@ const WITH_LOCKS: &str = "with_locks";
 /// `acquire_timeout` applies to all locks together, `lock_timeout` to each. An `acquire_timeout` of
 /// zero asks for each lock once. While it waits, the locks that are already held are renewed after
 /// each third of `lock_timeout`; after that nothing is renewed. `run` gets the connection, and the
-/// tokens in the order of the names. Otherwise like [`with_lock`](crate::with_lock). Each lock costs
-/// one round trip to acquire, and their release one in all.
+/// tokens in the order of the names. Otherwise like [`with_lock`](crate::with_lock). Each lock
+/// costs one round trip to acquire, and their release one in all.
 ///
 /// If the connection fails during the release, the remaining locks end with their leases.
 ///
