@@ -12,6 +12,16 @@ use crate::{
     why_not,
 };
 
+/// Made by `openssl x509 -req` without extensions.
+const OF_VERSION_1: &str = "-----BEGIN CERTIFICATE-----\n\
+    MIIBFjCBvQIUPE5iEVDi+RHGvzFv8AZIGaiWdzIwCgYIKoZIzj0EAwIwDTELMAkG\n\
+    A1UEAwwCdjEwIBcNMjYxMTI4MDkwNjA4WhgPMjEyNjExMDQwOTA2MDhaMA0xCzAJ\n\
+    BgNVBAMMAnYxMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEVQTuUM1RTVJIQQpA\n\
+    l5saIWsDv1+EiJp3UN8P2IOdeOLOVeq+mijByASGgJZosv9j3iALROWtx7rABtG4\n\
+    qLVb9zAKBggqhkjOPQQDAgNIADBFAiAaaBUdjUsYNUdDFZJM/YrMW8hxewk+6Agy\n\
+    a/7S6Sk5UQIhAOGy7Xvf+EoINDwSBJ0j2tEjmydVL13UPLmNevEEUamj\n\
+    -----END CERTIFICATE-----\n";
+
 /// The CA, and the client's certificate and key.
 fn certificates(server: &TlsServer) -> TlsCertificates {
     let read = |name: &str| std::fs::read(server.file(name)).unwrap();
@@ -102,6 +112,10 @@ fn unusable_certificates_are_refused_before_anything_is_sent() {
         client_key: std::fs::read(server.file("key.pem")).unwrap(),
         ..own()
     });
+    let old = with_own(ClientTlsConfig {
+        client_cert: OF_VERSION_1.into(),
+        ..own()
+    });
     for (scheme, certificates, why) in [
         ("redis", good(), "`rediss`"),
         ("redis+sentinel", good(), "`rediss`"),
@@ -110,6 +124,11 @@ fn unusable_certificates_are_refused_before_anything_is_sent() {
         ("rediss", no_certificate, "its private key"),
         ("rediss", no_key, "its private key"),
         ("rediss", others_key, "its private key"),
+        (
+            "rediss",
+            old,
+            "not usable as a certificate of X.509 version 3",
+        ),
     ] {
         let path = if scheme.ends_with("sentinel") {
             "m"
