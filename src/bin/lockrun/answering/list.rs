@@ -1,8 +1,7 @@
 //! `--list`: prints the held locks, one line for each holder.
 
-use std::{iter, time::SystemTime};
+use std::iter;
 
-use humantime::format_rfc3339_seconds;
 use leasehold::{Error, HeldLocks, Holder, Inspection};
 use serde_json::{Value, json};
 
@@ -10,7 +9,7 @@ use crate::{
     arguments::Arguments,
     deciding::outcome::{Told, code_of},
     speaking::{
-        text::{held_by, holder_in_json, printable, rounded},
+        text::{held_by, holder_in_json, printable, rounded, since},
         words::failed,
     },
 };
@@ -131,10 +130,6 @@ fn table(held: &HeldLocks) -> String {
 }
 
 fn row(name: &str, seen: &Inspection, holder: &Holder) -> [String; HEADS.len()] {
-    let since = holder.since().map(|since| {
-        let ago = SystemTime::now().duration_since(since).unwrap_or_default();
-        format!("{}, {} ago", format_rfc3339_seconds(since), rounded(ago))
-    });
     let ends = holder
         .remaining()
         .map(|left| format!("in {}", rounded(left)));
@@ -142,7 +137,7 @@ fn row(name: &str, seen: &Inspection, holder: &Holder) -> [String; HEADS.len()] 
         printable(name),
         kind(seen, holder).to_owned(),
         held_by(holder),
-        since.unwrap_or_else(|| "unknown".to_owned()),
+        since(holder).unwrap_or_else(|| "unknown".to_owned()),
         ends.unwrap_or_else(|| "never".to_owned()),
     ]
 }

@@ -1,8 +1,7 @@
 //! `--status` and `--force-release`: prints who holds each lock, or takes it away.
 
-use std::{fmt::Write, time::SystemTime};
+use std::fmt::Write;
 
-use humantime::format_rfc3339_seconds;
 use leasehold::{Error, Holder, Inspection, Lock, Result};
 use serde_json::{Value, json};
 
@@ -11,7 +10,7 @@ use crate::{
     deciding::outcome::{Told, code_of},
     speaking::{
         report::failure_in_json,
-        text::{held_by, holder_in_json, last_run, last_run_in_json, rounded},
+        text::{held_by, holder_in_json, last_run, last_run_in_json, rounded, since},
         words::failed,
     },
 };
@@ -137,21 +136,15 @@ fn state(arguments: &Arguments, inspection: &Inspection) -> String {
 /// Includes the holder's `--permits` if it differs from ours.
 fn lines(holder: &Holder, ours: Option<u32>) -> Vec<(&'static str, String)> {
     let mut lines = vec![("by", held_by(holder))];
-    if let Some(since) = holder.since() {
-        let ago = SystemTime::now().duration_since(since).unwrap_or_default();
-        let moment = format_rfc3339_seconds(since);
-        lines.push(("since", format!("{moment}, {} ago", rounded(ago))));
-    }
+    lines.extend(since(holder).map(|since| ("since", since)));
     let ends = holder.remaining().map_or("never".to_owned(), |left| {
         format!("in {}, unless renewed", rounded(left))
     });
     lines.push(("ends", ends));
-    if let Some(fence) = holder.fencing_token() {
-        lines.push(("fencing token", fence.to_string()));
-    }
-    if let Some(permits) = holder.permits().filter(|permits| Some(*permits) != ours) {
-        lines.push(("--permits", permits.to_string()));
-    }
+    let fence = holder.fencing_token();
+    lines.extend(fence.map(|fence| ("fencing token", fence.to_string())));
+    let theirs = holder.permits().filter(|permits| Some(*permits) != ours);
+    lines.extend(theirs.map(|permits| ("--permits", permits.to_string())));
     lines
 }
 

@@ -39,16 +39,17 @@ pub(crate) type Inbox = Arc<Mutex<Receiver<Event>>>;
 pub(crate) struct JobHooks {
     sender: Sender<Event>,
     server: String,
-    /// With `--verbose`.
+    /// With `--verbose` and `--wait`.
     wait: Option<Arc<WaitLog>>,
 }
 
 impl JobHooks {
     pub(crate) fn new(arguments: &Arguments, sender: Sender<Event>, speaker: &Speaker) -> Self {
+        let says_waits = speaker.says_steps() && !arguments.wait.is_zero();
         Self {
             sender,
             server: arguments.server(),
-            wait: (speaker.says_steps()).then(|| WaitLog::new(arguments, speaker)),
+            wait: says_waits.then(|| WaitLog::new(arguments, speaker)),
         }
     }
 }

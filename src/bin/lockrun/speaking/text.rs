@@ -1,6 +1,6 @@
 //! Formats times, holders, servers and errors of the system.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use humantime::{format_duration, format_rfc3339_seconds};
 use leasehold::{
@@ -34,6 +34,14 @@ pub(crate) fn millis(time: Duration) -> u64 {
 /// A holder's name, for people.
 pub(crate) fn held_by(holder: &Holder) -> String {
     printable(holder.owner().map_or("someone unknown", Owner::as_str))
+}
+
+/// Since when it holds the lock, for people.
+pub(crate) fn since(holder: &Holder) -> Option<String> {
+    let since = holder.since()?;
+    let ago = SystemTime::now().duration_since(since).unwrap_or_default();
+    let moment = format_rfc3339_seconds(since);
+    Some(format!("{moment}, {} ago", rounded(ago)))
 }
 
 /// A holder as JSON.
