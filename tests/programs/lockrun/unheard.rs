@@ -6,6 +6,7 @@ use std::{
     fs::File,
     io::{BufRead, BufReader, PipeReader, PipeWriter, Write, copy, pipe, sink},
     os::fd::AsFd,
+    path::Path,
     process::{Command, Stdio},
     sync::{
         Arc, Mutex,
@@ -391,16 +392,17 @@ const CASES: &[Case] = &[
         run: |stage| {
             let args = "--lease 1h --grace 300ms --once-per 20h";
             let start = |script: &str| stage.start(args, script);
-            let mut tool = Tool::apart_from("echo in; read go", start);
-            tool.hear("in");
+            let mut tool = Tool::apart_from("echo $$; read go", start);
+            let guardian = format!("/proc/{}", guardian(&tool.line()));
             stage.server.freeze().unwrap();
             tool.tells("go");
             tool.silence();
+            // The guardian is dismissed before the release.
+            assert!(comes_true(|| !Path::new(&guardian).exists()));
             tool.signal(Signal::SIGTERM);
             let since = Instant::now();
             assert!(comes_true(|| !tool.is_running()));
-            // If the signal came before lockrun knew of the exit, a plain release is tried for 2 s.
-            soon(since, ms(2_300));
+            soon(since, ms(300));
             (tool, 0)
         },
     },
