@@ -243,19 +243,15 @@ impl Job<'_> {
     }
 
     fn was_renewed(&mut self) {
-        self.update_guardian();
-        // The renewals of other locks may still fail.
-        if self.held.all().all(|lease| lease.failure().is_none()) && self.outage.end() {
-            let subject = self.arguments.subject();
-            self.speaker.say(&messages::renewed_again(&subject));
-        }
-    }
-
-    fn update_guardian(&mut self) {
         let (held, margin) = (self.held, self.arguments.margin());
         // After the loss of a lock the guardian keeps its last deadline.
         if held.is_held() && self.guard.end_in(|| held.remaining(), margin).is_err() {
             self.speaker.say(&messages::guardian_gone());
+        }
+        // The renewals of other locks may still fail.
+        if held.all().all(|lease| lease.failure().is_none()) && self.outage.end() {
+            let subject = self.arguments.subject();
+            self.speaker.say(&messages::renewed_again(&subject));
         }
     }
 }

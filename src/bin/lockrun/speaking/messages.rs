@@ -1,6 +1,6 @@
 //! Every message of lockrun on stderr. Only this file makes one, and a test goes over all of them.
 
-use std::{ffi::OsStr, fmt::Display, io, process::ExitStatus, time::Duration};
+use std::{fmt::Display, io, process::ExitStatus, time::Duration};
 
 use leasehold::{Error, LastRun, Lease};
 use nix::sys::signal::Signal;
@@ -153,7 +153,8 @@ pub(crate) fn lost(subject: &str, loss: &Loss) -> Message {
     Message::always(format!("{subject} {loss}"))
 }
 
-pub(crate) fn not_run(command: &OsStr, error: &io::Error) -> Message {
+pub(crate) fn not_run(arguments: &Arguments, error: &io::Error) -> Message {
+    let command = arguments.command.first().cloned().unwrap_or_default();
     let (command, why) = (command.display(), of_system(error));
     Message::always(format!("cannot run {command}: {why}"))
 }

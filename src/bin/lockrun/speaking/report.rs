@@ -43,33 +43,22 @@ impl Report {
     }
 
     fn in_words(&self, arguments: &Arguments) -> Option<Message> {
-        let subject = || arguments.subject();
-        match &self.outcome {
-            Conclusion::Ended(status) if !status.success() => {
-                // Whoever told it to end expects no success.
-                let failed = || messages::command_failed(&subject(), *status);
-                (!self.was_interrupted).then(failed)
+        let subject = arguments.subject();
+        Some(match &self.outcome {
+            Conclusion::Told(_) => return None,
+            Conclusion::Ended(status) if status.success() => {
+                messages::may_be_run_again(&subject, self.unmarked(arguments)?)
             }
-            Conclusion::Ended(_) => {
-                let why = self.unmarked(arguments)?;
-                Some(messages::may_be_run_again(&subject(), why))
-            }
-            Conclusion::Told(_) => None,
-            Conclusion::AlreadyRun(run) => Some(messages::already_run(&subject(), run)),
-            Conclusion::Lost(loss) => {
-                let lock = arguments.subject_of(&loss.lost.lock);
-                Some(messages::lost(&lock, loss))
-            }
-            Conclusion::NotRun(error) => {
-                let command = arguments.command.first().cloned().unwrap_or_default();
-                Some(messages::not_run(&command, error))
-            }
-            Conclusion::Busy(busy) => Some(messages::busy(busy)),
-            Conclusion::Failed(error) => {
-                Some(messages::not_acquired(arguments, error, self.waited))
-            }
-            Conclusion::System(error) => Some(messages::system(error)),
-        }
+            // Whoever told it to end expects no success.
+            Conclusion::Ended(_) if self.was_interrupted => return None,
+            Conclusion::Ended(status) => messages::command_failed(&subject, *status),
+            Conclusion::AlreadyRun(run) => messages::already_run(&subject, run),
+            Conclusion::Lost(loss) => messages::lost(&arguments.subject_of(&loss.lost.lock), loss),
+            Conclusion::NotRun(error) => messages::not_run(arguments, error),
+            Conclusion::Busy(busy) => messages::busy(busy),
+            Conclusion::Failed(error) => messages::not_acquired(arguments, error, self.waited),
+            Conclusion::System(error) => messages::system(error),
+        })
     }
 
     /// Why a successful run with `--once-per` may not have been marked as completed.
