@@ -98,6 +98,33 @@ fn of_a_lockrun_that_is_told_to_end_no_process_is_left() {
     nothing_is_left_after(Event::Told);
 }
 
+/// The job that it leaves behind has no parent, only its group or its session.
+#[test]
+fn of_a_wrapper_that_ends_alone_no_process_is_left() {
+    // `$$` is the shell that starts the job.
+    let ends = [
+        ("kill -USR2 $$", 0),
+        ("kill -KILL $COMMAND", 137),
+        ("kill -USR1 $LOCKRUN", 138),
+    ];
+    let wrappers = ["timeout 60", "setsid"];
+    let cases = wrappers.map(|wrapper| ends.map(|(end, code)| (wrapper, end, code)));
+    at_once(cases.concat(), |(wrapper, end, code)| {
+        let server = Server::start().unwrap();
+        let job = format!(r#"trap "" TERM USR1; echo in; {end}; {LONG}"#);
+        let shell = format!(r#"sh -c 'trap "exit 0" USR2; ({job}) & wait'"#);
+        let script = format!("export COMMAND=$$ LOCKRUN=$PPID; exec {wrapper} {shell}");
+        let mut tool = Tool::apart(&server, "--lease 3s --grace 300ms", &script);
+        tool.hear("in");
+        let since = Instant::now();
+        tool.silence();
+        let late = since.elapsed();
+        assert!(late < ms(4_000), "{wrapper} {end}: {late:?}");
+        assert!(comes_true(|| !is_locked(&server)), "{wrapper} {end}");
+        tool.ends_with(code);
+    });
+}
+
 /// What it starts after a search is found by its parent only.
 #[test]
 fn a_command_that_starts_processes_all_the_time_leaves_none() {

@@ -3,7 +3,7 @@
 //! They are its process group and those that have left the group: `timeout`, `su`, `setsid` and a
 //! shell with job control start the job in a group or a session of its own. A process belongs to
 //! the family if its parent, its group or its session does. A daemon does not: its parent has
-//! ended, its group and session are new, and it is meant to outlive the command.
+//! ended, its group and session are others, and it is meant to outlive the command.
 //!
 //! Without `/proc` the family is the process group.
 
@@ -83,15 +83,17 @@ impl Family {
             return true;
         }
         let members = self.members();
-        members.is_some_and(|members| !members.iter().any(|it| it.process.is_left()))
+        members.is_some_and(|members| !members.iter().any(|it| !it.is_dead && it.process.is_left()))
     }
 
-    /// The members that are alive, the guardian aside. `None` without `/proc`.
+    /// The members, the guardian aside. Of the dead those that are known are among them, for what
+    /// they have left behind. `None` without `/proc`.
     fn members(&self) -> Option<Vec<Seen>> {
         let guardian = self.group.as_raw();
         // The session's first group has its number. 0 stands for one outside this PID namespace.
         let ours = [0, self.of_lockrun.as_raw(), getsid(None).ok()?.as_raw()];
-        let all = processes::all()?.filter(|it| !it.is_dead && it.process.number != guardian);
+        let counts = |it: &Seen| !it.is_dead || self.known.contains(&it.process);
+        let all = processes::all()?.filter(|it| counts(it) && it.process.number != guardian);
         let (mut others, mut members): (Vec<_>, _) = (all.collect(), Vec::new());
         let (mut numbers, mut groups) = (HashSet::new(), HashSet::from([guardian]));
         let mut sessions = HashSet::new();

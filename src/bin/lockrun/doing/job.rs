@@ -193,11 +193,7 @@ impl Job<'_> {
     }
 
     fn check_command(&mut self) {
-        if self.status.is_some() {
-            return;
-        }
-        self.status = self.command.try_wait().transpose();
-        if self.status.is_none() {
+        if self.status.is_some() || !processes::has_ended(&mut self.command) {
             return;
         }
         self.was_held = self.held.is_held();
@@ -205,6 +201,7 @@ impl Job<'_> {
             // For the processes that the command has left running.
             self.end(Signal::SIGTERM);
         }
+        self.status = self.command.try_wait().transpose();
     }
 
     /// Reports once that the command is stopped. A command that waits for the terminal would hold

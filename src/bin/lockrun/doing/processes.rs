@@ -1,7 +1,9 @@
 //! Processes, read from `/proc` on Linux. Elsewhere none are reported.
 
-use std::{fmt, fs};
+use std::{fmt, fs, process::Child};
 
+#[cfg(target_os = "linux")]
+use nix::sys::wait::{Id, WaitStatus, waitid};
 use nix::{
     sys::{
         signal::{Signal, kill},
@@ -105,12 +107,22 @@ pub(crate) fn reap_all_but(known: &[u32]) {
     }
 }
 
+/// True if a child has ended. On Linux it is not reaped: it keeps its number, its group and its
+/// session, by which what it has left behind is found.
+pub(crate) fn has_ended(child: &mut Child) -> bool {
+    #[cfg(target_os = "linux")]
+    if let Ok(number) = i32::try_from(child.id()) {
+        let only_look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let state = waitid(Id::Pid(Pid::from_raw(number)), only_look);
+        return state != Ok(WaitStatus::StillAlive);
+    }
+    !matches!(child.try_wait(), Ok(None))
+}
+
 /// The signal that has stopped a child since the last call.
 pub(crate) fn stopped_by(child: u32) -> Option<Signal> {
     #[cfg(target_os = "linux")]
     {
-        use nix::sys::wait::{Id, WaitStatus, waitid};
-
         let child = Id::Pid(Pid::from_raw(i32::try_from(child).ok()?));
         match waitid(child, WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG) {
             Ok(WaitStatus::Stopped(_, signal)) => Some(signal),
