@@ -12,7 +12,7 @@ use clap_mangen::{
     roff::{Roff, roman},
 };
 
-use crate::{arguments::Arguments, deciding::outcome::Told};
+use crate::{arguments::Arguments, deciding::outcome::Answer};
 
 /// The end of `--help`, and sections of the manual page.
 const DETAILS: &str = include_str!("help.txt");
@@ -38,7 +38,7 @@ fn command() -> Command {
     })
 }
 
-pub(crate) fn manual() -> (u8, Told) {
+pub(crate) fn manual() -> (u8, Answer) {
     let mut page = Vec::new();
     // Writing to memory cannot fail.
     let _ = write_manual(&mut page);
@@ -65,16 +65,16 @@ fn write_manual(page: &mut Vec<u8>) -> io::Result<()> {
     rest.to_writer(page)
 }
 
-pub(crate) fn completions(shell: Shell) -> (u8, Told) {
+pub(crate) fn completions(shell: Shell) -> (u8, Answer) {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command(), "lockrun", &mut script);
     shown(&script)
 }
 
-fn shown(text: &[u8]) -> (u8, Told) {
+fn shown(text: &[u8]) -> (u8, Answer) {
     let out = String::from_utf8_lossy(text).trim_end().to_owned();
     let err = String::new();
-    (0, Told { out, err })
+    (0, Answer { out, err })
 }
 
 /// The arguments of this process.

@@ -13,11 +13,11 @@ pub(crate) struct Ending {
     margin: Duration,
     /// The last known end of the lease that ends first. It does not change after a lock is lost.
     lease_end: Instant,
-    stage: Stage,
+    stage: Reached,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum Reached {
     Runs,
     /// A signal was sent to the command. It is killed at this moment, or before the end of the
     /// lease if that is earlier.
@@ -31,7 +31,7 @@ impl Ending {
             grace,
             margin,
             lease_end: now,
-            stage: Stage::Runs,
+            stage: Reached::Runs,
         }
     }
 
@@ -50,31 +50,31 @@ impl Ending {
 
     /// True if the command was not told to end.
     pub(crate) fn is_running(&self) -> bool {
-        matches!(self.stage, Stage::Runs)
+        matches!(self.stage, Reached::Runs)
     }
 
     pub(crate) fn was_told(&mut self, now: Instant) {
-        self.stage = Stage::ToldUntil(now + self.grace);
+        self.stage = Reached::ToldUntil(now + self.grace);
     }
 
     pub(crate) fn kill_is_due(&self, now: Instant) -> bool {
-        matches!(self.stage, Stage::ToldUntil(moment) if now >= self.latest(moment))
+        matches!(self.stage, Reached::ToldUntil(moment) if now >= self.latest(moment))
     }
 
     pub(crate) fn is_killed(&self) -> bool {
-        matches!(self.stage, Stage::Killed)
+        matches!(self.stage, Reached::Killed)
     }
 
     pub(crate) fn was_killed(&mut self) {
-        self.stage = Stage::Killed;
+        self.stage = Reached::Killed;
     }
 
     /// The next moment to act even without an event. `None`: now.
     pub(crate) fn next(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Runs => self.lease_end.checked_sub(self.grace + self.margin),
-            Stage::ToldUntil(moment) => Some(self.latest(moment)),
-            Stage::Killed => None,
+            Reached::Runs => self.lease_end.checked_sub(self.grace + self.margin),
+            Reached::ToldUntil(moment) => Some(self.latest(moment)),
+            Reached::Killed => None,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::{io, os::unix::process::ExitStatusExt, process::ExitStatus, time::Duration};
 
 use leasehold::{Error, FencingToken, LastRun};
+use nix::errno::Errno;
 
 use crate::{deciding::loss::Loss, speaking::busy::Busy};
 
@@ -38,6 +39,20 @@ pub(crate) enum Conclusion {
     System(io::Error),
 }
 
+impl Conclusion {
+    /// The command could not be started, by a fault of its own or for want of processes, memory or
+    /// files.
+    pub(crate) fn not_started(error: io::Error) -> Self {
+        let errno = error.raw_os_error().map(Errno::from_raw);
+        match errno {
+            Some(Errno::EAGAIN | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE) => {
+                Self::System(error)
+            }
+            _ => Self::NotRun(error),
+        }
+    }
+}
+
 /// An outcome with its details.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -54,7 +69,7 @@ pub(crate) struct Report {
 
 /// The answer to a question: what to print. An empty text is not printed.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct Answer {
     pub(crate) out: String,
     pub(crate) err: String,
 }

@@ -41,7 +41,7 @@ pub(crate) fn start(
         Err(error) if error.raw_os_error() == Some(Errno::ENOEXEC as i32) => spawn(&AS_A_SCRIPT),
         command => command,
     };
-    let command = command.map_err(Conclusion::NotRun)?;
+    let command = command.map_err(Conclusion::not_started)?;
     guard.take_in(&command);
     Ok(command)
 }
