@@ -7,7 +7,7 @@
 //!
 //! Without `/proc` the family is the process group.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, thread, time::Duration};
 
 use nix::{
     sys::signal::{Signal, killpg},
@@ -16,9 +16,12 @@ use nix::{
 
 use crate::doing::processes::{self, Process, Seen};
 
-/// Bounds the search for members that start others meanwhile. The members that one search finds are
-/// stopped before the next.
+/// Bounds the search for members that start others meanwhile.
 const SEARCHES: usize = 20;
+/// Bounds the wait until they have stopped: a busy machine lets a process stop only in its turn.
+const LOOKS: usize = 100;
+/// The pause between two looks.
+const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(crate) struct Family {
@@ -56,20 +59,18 @@ impl Family {
     /// Kills all members. Each is stopped first, since it could start another and end before the
     /// next search: that other one would have no parent to be found by.
     pub(crate) fn kill(&self) {
-        let mut stopped = Vec::new();
+        let mut told = Vec::new();
         for _ in 0..SEARCHES {
             let members = self.members().unwrap_or_default();
             let members = members.into_iter().map(|it| it.process);
-            let new: Vec<_> = members.filter(|it| !stopped.contains(it)).collect();
+            let new: Vec<_> = members.filter(|it| !told.contains(it)).collect();
             if new.is_empty() {
                 break;
             }
-            for process in &new {
-                process.send(Signal::SIGSTOP);
-            }
-            stopped.extend(new);
+            told.extend(&new);
+            stop(new);
         }
-        for process in stopped {
+        for process in told {
             process.send(Signal::SIGKILL);
         }
         // The guardian, which may be the caller, is one of the group.
@@ -114,5 +115,18 @@ impl Family {
             sessions.extend(found.iter().map(|it| it.session).filter(theirs));
             members.extend(found);
         }
+    }
+}
+
+/// Stops these. One of them may be starting another at that moment, which the next search finds if
+/// it begins when all have stopped.
+fn stop(mut processes: Vec<Process>) {
+    processes.retain(|it| it.send(Signal::SIGSTOP));
+    for _ in 0..LOOKS {
+        processes.retain(|it| !it.is_at_rest());
+        if processes.is_empty() {
+            return;
+        }
+        thread::sleep(PAUSE);
     }
 }

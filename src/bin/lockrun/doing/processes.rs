@@ -28,18 +28,25 @@ pub(crate) struct Seen {
     pub(crate) group: i32,
     pub(crate) session: i32,
     pub(crate) is_dead: bool,
+    is_at_rest: bool,
 }
 
 impl Process {
     /// A child that has not been reaped.
     pub(crate) fn of(child: u32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{child}/stat")).ok()?;
-        Seen::read(&stat).map(|seen| seen.process)
+        Seen::of(child).map(|seen| seen.process)
     }
 
-    pub(crate) fn send(self, signal: Signal) {
-        // An error means that it has ended, or that we may not signal its user's processes.
-        let _ = kill(Pid::from_raw(self.number), signal);
+    /// True if it can start no other process: it has ended, is stopped, or waits for a device or
+    /// for a child that shares its memory.
+    pub(crate) fn is_at_rest(self) -> bool {
+        let seen = Seen::of(self.number);
+        seen.is_none_or(|seen| seen.process != self || seen.is_dead || seen.is_at_rest)
+    }
+
+    /// Returns false if it has ended, or if we may not signal the processes of its user.
+    pub(crate) fn send(self, signal: Signal) -> bool {
+        kill(Pid::from_raw(self.number), signal).is_ok()
     }
 
     /// True if we may signal a process of this number.
@@ -64,6 +71,11 @@ impl fmt::Display for Process {
 }
 
 impl Seen {
+    fn of(number: impl fmt::Display) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+        Self::read(&stat)
+    }
+
     /// Parses `/proc/PID/stat`. The name in it may contain blanks and parentheses.
     fn read(stat: &str) -> Option<Self> {
         let (process, _) = stat.split_once(' ')?;
@@ -81,6 +93,7 @@ impl Seen {
             session: number(3)?,
             // If only the main thread has ended, the process still runs.
             is_dead: ["Z", "X"].contains(fields.first()?) && number(17)? <= 1,
+            is_at_rest: ["T", "t", "D"].contains(fields.first()?),
         })
     }
 }
