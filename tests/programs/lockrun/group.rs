@@ -26,7 +26,7 @@ const LEAVES_AN_ORPHAN: [&str; 4] = [
 const URL: &str = "LOCKRUN_TEST_URL";
 
 /// The state and parent of a process, from `/proc`.
-fn state_and_parent(process: u32) -> Option<(String, u32)> {
+pub(crate) fn state_and_parent(process: u32) -> Option<(String, u32)> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');

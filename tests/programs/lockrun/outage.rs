@@ -1,11 +1,17 @@
 //! If the lock cannot be renewed, the command ends before the lease does.
 
 use std::{
+    fs::OpenOptions,
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
     thread,
     time::{Duration, Instant},
 };
 
-use nix::sys::signal::Signal;
+use nix::{
+    fcntl::OFlag,
+    sys::signal::{Signal, killpg},
+};
 use redis::{Commands, cmd};
 
 use crate::{
@@ -13,7 +19,10 @@ use crate::{
         Server,
         wait::{PATIENCE, at_once, comes_true, comes_true_within},
     },
-    lockrun::tool::{KEY, LONG, Tool, guardian, is_locked, ms, run, send},
+    lockrun::{
+        group::state_and_parent,
+        tool::{KEY, LONG, Tool, guardian, is_locked, ms, pid, run, send},
+    },
 };
 
 /// The command has to end a tenth of it before the end.
@@ -37,13 +46,15 @@ enum Told {
 /// Runs concurrently: each mostly waits.
 #[test]
 fn outages_longer_and_shorter_than_a_lease() {
-    let cases: [fn(); 6] = [
+    let cases: [fn(); 8] = [
         what_cannot_be_renewed_ends_before_the_lease,
         an_outage_that_is_shorter_than_the_lease_is_survived,
         a_failure_that_has_passed_is_not_the_reason,
         a_command_may_run_for_longer_than_the_lease,
         a_guardian_that_was_stopped_past_the_lease_ends_the_command_at_once,
         a_tool_that_was_stopped_past_the_lease_ends_its_command_at_once,
+        a_group_that_was_stopped_for_longer_than_the_lease_goes_on,
+        a_guardian_that_reads_nothing_holds_nothing_up,
     ];
     at_once(cases, |case| case());
 }
@@ -179,4 +190,39 @@ fn a_tool_that_was_stopped_past_the_lease_ends_its_command_at_once() {
     // Without the grace period.
     assert!(went_on.elapsed() < ms(2_200), "{:?}", went_on.elapsed());
     tool.ends_with(70);
+}
+
+/// lockrun renews the lease meanwhile, and tells the guardian, which has read nothing of it.
+fn a_group_that_was_stopped_for_longer_than_the_lease_goes_on() {
+    at_once([(); 8], |()| {
+        let server = Server::start().unwrap();
+        let mut tool = Tool::start(&server, "--lease 2s", "echo $$; exec cat");
+        let group = pid(guardian(&tool.line()));
+        killpg(group, Signal::SIGSTOP).unwrap();
+        thread::sleep(ms(3_000));
+        killpg(group, Signal::SIGCONT).unwrap();
+        tool.echoes("still here");
+        assert_eq!(tool.finish().code, 0);
+    });
+}
+
+fn a_guardian_that_reads_nothing_holds_nothing_up() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let mut tool = Tool::start(&server, "--lease 3s", "echo $$; exec cat");
+    let guardian = guardian(&tool.line());
+    send(guardian, Signal::SIGSTOP);
+    assert!(comes_true(|| state_and_parent(guardian).unwrap().0 == "T"));
+    let mut pipe = OpenOptions::new();
+    pipe.write(true).custom_flags(OFlag::O_NONBLOCK.bits());
+    let mut pipe = pipe.open(format!("/proc/{guardian}/fd/0")).unwrap();
+    while pipe.write(&[b'\n'; 4_096]).is_ok() {}
+    // Two renewals, so that the first has been told.
+    for _ in 0..2 {
+        assert!(comes_true(|| conn.pttl::<_, i64>(KEY).unwrap() < 2_400));
+        assert!(comes_true(|| conn.pttl::<_, i64>(KEY).unwrap() > 2_600));
+    }
+    let _: () = conn.del(KEY).unwrap();
+    let ended = tool.ends_with(70);
+    assert!(ended.last().contains("was taken away"), "{ended:?}");
 }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
     sys::signal::{Signal, kill, killpg},
     time::{ClockId, clock_gettime},
     unistd::{Pid, getpgid, getpgrp},
@@ -99,8 +100,10 @@ impl Guard {
         };
         let mut said = [0];
         from.read_exact(&mut said).map_err(|_| {
-            io::Error::other("the guardian, a second process, has ended: see the limit `ulimit -u`")
+            io::Error::other("the guardian, a second process, has ended before the command's start")
         })?;
+        // A guardian that is stopped reads nothing.
+        fcntl(&to, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let group = Pid::from_raw(group);
         Ok(Self {
             guardian,
@@ -222,8 +225,14 @@ impl Guard {
         said.contains(&ENDING)
     }
 
+    /// Never waits. What does not fit is left out: so much is unread only if the guardian has been
+    /// stopped for some thousand renewals.
     fn say(&mut self, word: Word) -> io::Result<()> {
-        self.to.write_all(word.line().as_bytes())
+        // It is written whole or not at all.
+        match self.to.write_all(word.line().as_bytes()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            said => said,
+        }
     }
 }
 

@@ -5,14 +5,16 @@
 //! number is not reused until the guardian has been reaped.
 
 use std::{
-    io::{self, BufRead, Write},
+    fs::File,
+    io::{self, BufRead, BufReader, Write},
+    os::fd::AsFd,
     process::{self, ExitCode},
-    sync::mpsc::{Receiver, RecvTimeoutError, channel},
-    thread,
     time::Duration,
 };
 
 use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::signal::SigSet,
     unistd::{Pid, getpgid, getppid, setpgid},
 };
@@ -37,18 +39,16 @@ fn watch() -> io::Result<()> {
     SigSet::all().thread_block()?;
     let of_lockrun = getpgid(Some(getppid()))?;
     let mut family = Family::new(group()?, of_lockrun);
-    let words = listen()?;
+    let mut words = Words::new()?;
     say(READY)?;
     let mut deadline = NO_DEADLINE;
-    loop {
-        let left = Duration::from_nanos(deadline.saturating_sub(guard::clock()?));
-        match words.recv_timeout(left) {
-            Ok(Word::Deadline(moment)) => deadline = moment,
-            Ok(Word::Member(process)) => family.remember(process),
+    while let Some(word) = words.next(deadline) {
+        match word {
+            Word::Deadline(moment) => deadline = moment,
+            Word::Member(process) => family.remember(process),
             // Its own group then has no members but the command and its descendants. An error means
             // that lockrun is gone, and its group with it.
-            Ok(Word::Aside) => drop(setpgid(Pid::from_raw(0), of_lockrun)),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+            Word::Aside => drop(setpgid(Pid::from_raw(0), of_lockrun)),
         }
     }
     // lockrun may be gone.
@@ -57,18 +57,36 @@ fn watch() -> io::Result<()> {
     Ok(())
 }
 
-/// Receives commands from lockrun until it is gone.
-fn listen() -> io::Result<Receiver<Word>> {
-    let (sender, words) = channel();
-    thread::Builder::new().spawn(move || {
-        for line in io::stdin().lock().lines().map_while(Result::ok) {
-            let word = Word::read(&line);
-            if word.is_none_or(|word| sender.send(word).is_err()) {
-                return;
+/// The words of lockrun.
+struct Words(BufReader<File>);
+
+impl Words {
+    fn new() -> io::Result<Self> {
+        let pipe = io::stdin().as_fd().try_clone_to_owned()?;
+        Ok(Self(BufReader::new(pipe.into())))
+    }
+
+    /// The next word. `None` if lockrun is gone, or has said nothing until this deadline.
+    ///
+    /// This process may have been stopped for any length of time. So the deadline is over only if
+    /// the pipe is empty after it.
+    fn next(&mut self, deadline: u64) -> Option<Word> {
+        while self.0.buffer().is_empty() {
+            let left = Duration::from_nanos(deadline.saturating_sub(guard::clock().ok()?));
+            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::NONE);
+            let pipe = PollFd::new(self.0.get_ref().as_fd(), PollFlags::POLLIN);
+            match poll(&mut [pipe], timeout) {
+                Ok(0) if left.is_zero() => return None,
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => break,
+                Err(_) => return None,
             }
         }
-    })?;
-    Ok(words)
+        // The rest of a line is there, since lockrun writes it at once.
+        let mut line = String::new();
+        self.0.read_line(&mut line).ok()?;
+        Word::read(line.trim_end())
+    }
 }
 
 fn say(what: u8) -> io::Result<()> {
