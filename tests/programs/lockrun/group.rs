@@ -84,6 +84,24 @@ fn a_stopped_command_is_reported_once() {
     });
 }
 
+#[test]
+fn the_end_of_the_guardian_is_reported_once() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut tool = Tool::start(&server, "--verbose --lease 1s", "echo $$; exec cat");
+        let guardian = guardian(&tool.line());
+        let said = tool.errors();
+        send(guardian, Signal::SIGKILL);
+        // Several renewals fail to reach it.
+        thread::sleep(ms(1_500));
+        assert_eq!(tool.finish().code, 0);
+        let lines = said
+            .iter()
+            .filter(|line| line.contains("the guardian is gone"));
+        assert_eq!(lines.count(), 1);
+    });
+}
+
 /// The dead process is the daemon's child, so lockrun cannot reap it.
 #[test]
 fn dead_group_members_are_not_waited_for() {

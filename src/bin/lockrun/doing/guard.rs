@@ -71,7 +71,8 @@ pub(crate) struct Guard {
     guardian: Child,
     group: Pid,
     family: Family,
-    to: ChildStdin,
+    /// `None` once the guardian is known to be gone.
+    to: Option<ChildStdin>,
     from: ChildStdout,
 }
 
@@ -109,7 +110,7 @@ impl Guard {
             guardian,
             group,
             family: Family::new(group, getpgrp()),
-            to,
+            to: Some(to),
             from,
         })
     }
@@ -226,12 +227,15 @@ impl Guard {
     }
 
     /// Never waits. What does not fit is left out: so much is unread only if the guardian has been
-    /// stopped for some thousand renewals.
+    /// stopped for some thousand renewals. That the guardian is gone is an error only once.
     fn say(&mut self, word: Word) -> io::Result<()> {
+        let Some(to) = &mut self.to else {
+            return Ok(());
+        };
         // It is written whole or not at all.
-        match self.to.write_all(word.line().as_bytes()) {
+        match to.write_all(word.line().as_bytes()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            said => said,
+            said => said.inspect_err(|_| self.to = None),
         }
     }
 }
