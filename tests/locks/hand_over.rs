@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, FencingToken, Lease, Lock, Locks, Options, Owner};
+use leasehold::{Error, FencingToken, Lease, Lock, Locks, Options};
 use redis::{Commands, Connection};
 
 use crate::common::{
@@ -21,6 +21,7 @@ use crate::common::{
 
 mod fences;
 mod leases;
+mod other_settings;
 
 const COMPANION: &str = "{lock:a}:lease";
 
@@ -139,12 +140,11 @@ fn the_limit_of_hand_overs_holds() {
 /// Runs concurrently: each mostly waits.
 #[test]
 fn how_long_hand_overs_continue() {
-    let cases: [fn(); 9] = [
+    let cases: [fn(); 8] = [
         the_bound_on_time_holds,
         leases::a_lease_lasts_through_all_turns,
         leases::a_loss_is_told_to_whose_turn_it_is,
-        leases::each_has_its_own_longest_hold,
-        leases::each_is_renewed_as_it_wants,
+        leases::a_lease_that_is_not_to_be_renewed_ends,
         leases::a_turn_that_is_never_given_back_ends_with_its_lease,
         leases::a_renewal_that_is_on_its_way_is_not_for_the_next,
         those_who_give_up_leave_nothing_behind,
@@ -168,24 +168,6 @@ fn the_bound_on_time_holds() {
 }
 
 #[test]
-fn a_refusal_names_the_present_holder_and_not_the_first() {
-    unless_halted(|| {
-        let jobs = ["first", "second"].map(|job| handing(100).owner(Owner::new(job).unwrap()));
-        let [first, second] = jobs;
-        let bench = bench(first);
-        let second = bench.lock.clone().with(second);
-        bench.those(&[second], |_, lease| {
-            let refused = bench.lock.acquire(50 * MS).unwrap_err();
-            let Error::Contended { holder, .. } = refused else {
-                panic!("{refused:?}");
-            };
-            assert_eq!(holder.as_deref(), Some("second"));
-            lease.release().unwrap();
-        });
-    });
-}
-
-#[test]
 fn a_panic_and_a_drop_hand_the_lock_over() {
     unless_halted(|| {
         let bench = bench(handing(100));
@@ -205,36 +187,6 @@ fn a_panic_and_a_drop_hand_the_lock_over() {
             fences.windows(2).all(|pair| pair[0] + 1 == pair[1]),
             "{fences:?}"
         );
-    });
-}
-
-#[test]
-fn waiters_with_other_options_get_it_from_the_server() {
-    unless_halted(|| {
-        let bench = bench(handing(100).lease(LONG));
-        let lengths = [LONG * 3, LONG * 3, LONG, LONG];
-        let otherwise = [
-            handing(100).lease(LONG * 3),
-            handing(100).lease(LONG * 3),
-            handing(100).lease(LONG),
-            handing(0).lease(LONG),
-        ]
-        .map(|options| bench.lock.clone().with(options));
-        let fences = Mutex::new(Vec::new());
-        bench.those(&otherwise, |number, lease| {
-            let left = lease.remaining();
-            assert!(
-                left > lengths[number] / 2 && left <= lengths[number],
-                "{number}"
-            );
-            fences.lock().unwrap().push(fence(&lease));
-        });
-        let fences = fences.into_inner().unwrap();
-        let handed: Vec<bool> = fences
-            .windows(2)
-            .map(|pair| pair[0] + 1 == pair[1])
-            .collect();
-        assert_eq!(handed, [true, false, false]);
     });
 }
 

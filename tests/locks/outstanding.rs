@@ -15,7 +15,7 @@ use redis::{Commands, Connection};
 use crate::common::{
     LONG, MS, Proxy, SLACK, Server, clients,
     hold::{comes_true, every_kind},
-    wait::{at_once, calls, tracked_keys, unless_halted},
+    wait::{TOO_SLOW, at_once, calls, tracked_keys, unless_halted},
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -59,12 +59,14 @@ fn earlier_hold(server: &Server) {
 /// Runs concurrently: each mostly waits.
 #[test]
 fn requests_without_an_answer_in_time() {
-    let cases: [fn(); 5] = [
+    let cases: [fn(); 7] = [
         a_commit_without_an_answer_never_runs_in_the_next_turn,
         a_renewal_without_an_answer_is_in_doubt_and_its_lock_is_not_handed_over,
         a_renewal_without_an_answer_leaves_no_lock_behind,
         what_a_server_takes_for_us_after_a_halt_longer_than_the_lease_is_given_back,
-        an_acquire_that_is_delivered_after_the_release_is_given_back,
+        an_acquire_that_is_delivered_after_the_wait_is_given_back,
+        an_unanswered_attempt_is_unknown_although_another_thread_is_refused,
+        a_release_that_is_sent_again_together_with_others_is_unknown,
     ];
     at_once(cases, |case| case());
 }
@@ -228,27 +230,99 @@ fn what_a_server_takes_for_us_after_a_halt_longer_than_the_lease_is_given_back()
     assert!(took + 500 * MS < lease, "it expired: {took:?}");
 }
 
-fn an_acquire_that_is_delivered_after_the_release_is_given_back() {
+/// The network delivers the first attempt after the client stopped waiting for its answer, and
+/// after the lock became free.
+fn an_acquire_that_is_delivered_after_the_wait_is_given_back() {
+    at_once([false, true], |is_refused| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let mut conn = server.connection().unwrap();
+        let others = crate::connect(&server.url()).lock("a");
+        // Longer than the test.
+        let options = Options::new().lease(6 * LONG);
+        let lock = impatient(&proxy.url(), 1_500 * MS).lock("a").with(options);
+        let held = is_refused.then(|| others.acquire(LONG).unwrap());
+        let (deliver, is_due) = mpsc::channel::<()>();
+        let attempt = proxy.at("EVALSHA").about("lock:a");
+        attempt.run(move || _ = is_due.recv_timeout(2 * LONG));
+        let patience = if is_refused { 6_000 * MS } else { LONG };
+        match (lock.acquire(patience), held) {
+            (Ok(lease), None) => {
+                lease.verify().unwrap();
+                lease.release().unwrap();
+            }
+            (Err(Error::Contended { .. }), Some(held)) => held.release().unwrap(),
+            (acquired, _) => panic!("{is_refused}: {acquired:?}"),
+        }
+        // The lock itself may be gone before a test can read it.
+        let taken = calls(&mut conn, "set").unwrap();
+        deliver.send(()).unwrap();
+        assert!(
+            comes_true(|| calls(&mut conn, "set").unwrap() > taken),
+            "not delivered"
+        );
+        let is_free = comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap());
+        assert!(is_free, "{is_refused}: a lock of no one is left");
+    });
+}
+
+/// The attempt may have taken the lock, whatever the server tells another thread.
+fn an_unanswered_attempt_is_unknown_although_another_thread_is_refused() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let answer = 4_000 * MS;
+    let lock = impatient(&proxy.url(), answer).lock("a");
+    let held = crate::connect(&server.url()).lock("a").acquire(LONG);
+    proxy.at("EVALSHA").about("lock:a").swallow();
+    let asked = Instant::now();
+    thread::scope(|scope| {
+        let unanswered = scope.spawn(|| lock.acquire(answer + 2_000 * MS));
+        assert!(proxy.happened());
+        // It is in the queue before the other.
+        let refused = scope.spawn(|| lock.acquire(2 * LONG));
+        assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
+        assert!(asked.elapsed() + 500 * MS < answer, "{TOO_SLOW}");
+        let unanswered = unanswered.join().unwrap();
+        held.unwrap().release().unwrap();
+        refused.join().unwrap().unwrap().release().unwrap();
+        assert!(
+            matches!(unanswered, Err(Error::Unknown { .. })),
+            "{unanswered:?}"
+        );
+    });
+}
+
+/// Many calls are under way, so the release is sent together with others, and again on another
+/// connection.
+fn a_release_that_is_sent_again_together_with_others_is_unknown() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut conn = server.connection().unwrap();
-    let locks = impatient(&proxy.url(), 1_500 * MS);
-    // The network delivers the first attempt after the client stopped waiting and the lock became
-    // free.
-    let attempt = proxy.at("EVALSHA").about("lock:a");
-    attempt.run(|| thread::sleep(3_500 * MS));
+    let pool = Pool::builder().max_size(16).connect(&proxy.url()).unwrap();
+    let locks = crate::plain(&pool);
+    drop(locks.lock("warm").acquire(LONG).unwrap());
     let lease = locks.lock("a").acquire(LONG).unwrap();
-    lease.verify().unwrap();
-    lease.release().unwrap();
-    let is_there = |conn: &mut Connection| conn.exists::<_, bool>("lock:a").unwrap();
-    // The lock itself may be gone before a test can read it.
-    let taken = calls(&mut conn, "set").unwrap();
-    let is_taken_again = |conn: &mut Connection| calls(conn, "set").unwrap() > taken;
-    assert!(comes_true(|| is_taken_again(&mut conn)), "not delivered");
-    let delivered = Instant::now();
-    assert!(comes_true(|| !is_there(&mut conn)));
-    let took = delivered.elapsed();
-    assert!(took < Duration::from_secs(5), "it expired: {took:?}");
+    // The watchdog has read it on its own connection.
+    assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
+    proxy.leave_alone(&clients::told_of_changes(&mut conn));
+    for nth in 1..=6 {
+        let attempt = proxy.at("EVALSHA").about("slow").nth(nth);
+        attempt.delay(1_500 * MS);
+    }
+    thread::scope(|scope| {
+        for number in 0..6 {
+            let lock = locks.lock(&format!("slow{number}"));
+            scope.spawn(move || drop(lock.try_acquire()));
+        }
+        let are_under_way = || conn.keys::<_, Vec<String>>("lock:slow*").unwrap().len() == 6;
+        assert!(comes_true(are_under_way));
+        proxy.at("EVALSHA").about("lock:a").cut_after();
+        let released = lease.release();
+        assert!(
+            matches!(released, Err(Error::Unknown { .. })),
+            "{released:?}"
+        );
+    });
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use leasehold::{Error, Lease, Leases, Lock, LockSet, Locks, Options, Owner, Result};
+use leasehold::{Error, Lease, Leases, Lock, LockSet, Locks, LostSignal, Options, Owner, Result};
 use redis::{Commands, Connection, Pipeline};
 
 use crate::common::{
@@ -39,6 +39,7 @@ struct Job<'a> {
     other: Lock,
     written: String,
     conn: &'a mut Connection,
+    end: End,
 }
 
 type Call = (&'static str, fn(Job<'_>) -> Result<()>);
@@ -77,11 +78,19 @@ const CALLS: [Call; 8] = [
 
 impl Job<'_> {
     fn held(&self) -> Result<Lease> {
-        self.lock.acquire(LONG)
+        let lease = self.lock.acquire(LONG)?;
+        self.until_lost(&lease.lost());
+        Ok(lease)
     }
 
     fn both(&self) -> Result<Leases> {
-        LockSet::of([self.lock.clone(), self.other.clone()]).acquire(LONG)
+        let leases = LockSet::of([self.lock.clone(), self.other.clone()]).acquire(LONG)?;
+        self.until_lost(&leases.lost());
+        Ok(leases)
+    }
+
+    fn until_lost(&self, lost: &LostSignal) {
+        assert!(!matches!(self.end, End::OurClock) || lost.wait_for(LONG));
     }
 
     fn write(&self) -> impl FnOnce(&mut Pipeline) + use<> {
@@ -98,6 +107,8 @@ enum End {
     MaxHold,
     Deleted,
     Taken,
+    /// Before the call: the server still has the lock.
+    OurClock,
 }
 
 impl End {
@@ -106,6 +117,10 @@ impl End {
         match self {
             Self::Lease => options.lease(SHORT).renewal(false),
             Self::MaxHold => options.lease(LONG).max_hold(SHORT),
+            Self::OurClock => options
+                .lease(6_000 * MS)
+                .clock_skew(3_000 * MS)
+                .renewal(false),
             Self::Never | Self::Deleted | Self::Taken => options.lease(LONG),
         }
     }
@@ -113,7 +128,7 @@ impl End {
     /// Ends the hold, between its proof and the writes.
     fn happens(self, lock: &Lock, conn: &mut Connection) {
         match self {
-            Self::Never => {}
+            Self::Never | Self::OurClock => {}
             Self::Lease | Self::MaxHold => thread::sleep(SHORT + 50 * MS),
             Self::Deleted => conn.del(format!("lock:{}", lock.name())).unwrap(),
             Self::Taken => {
@@ -162,6 +177,7 @@ fn nothing_is_written_after_the_end_of_a_hold() {
             End::MaxHold,
             End::Deleted,
             End::Taken,
+            End::OurClock,
         ] {
             let name = format!("{{{kind} {name} {end:?} {attempt}}}");
             let theirs = lock_of(&others, &name).with(Options::new().lease(2 * LONG));
@@ -171,11 +187,14 @@ fn nothing_is_written_after_the_end_of_a_hold() {
                 other: locks.lock(&format!("{name} 2")),
                 written: format!("{name} written"),
                 conn: &mut proxy.connection().unwrap(),
+                end,
             };
             let written = job.written.clone();
             let mut admin = server.connection().unwrap();
             let happens = move || end.happens(&theirs, &mut admin);
-            proxy.at("MULTI").run(happens);
+            if !matches!(end, End::OurClock) {
+                proxy.at("MULTI").run(happens);
+            }
 
             let done = call(job);
             let written: Option<u32> = conn.get(written).unwrap();

@@ -10,7 +10,7 @@ use std::{
 };
 
 use leasehold::{
-    Error, Events, LostReason, Options, Owner, event,
+    Error, Events, LostReason, Once, Options, Owner, event,
     testing::{Action, Failure, StandIn},
 };
 
@@ -377,6 +377,12 @@ fn a_lost_answer_is_unknown_for_every_call_and_is_repaired() {
     });
     assert_eq!(done.unwrap().done().unwrap(), Some(()));
     assert!(lock.last_run().unwrap().is_some());
+    let lock = locks.lock("refused once");
+    let done = lock.run_once(HOUR, SECOND, |_| {
+        stand_in.fail_next(Action::Release, Failure::Refused("NOPERM not you"));
+        Ok::<_, Error>(())
+    });
+    assert!(matches!(done, Ok(Once::Ran(ran)) if ran.released.is_err()));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use leasehold::{
-    Error, Result, WatchedConnection,
+    Error, Options, Result, WatchedConnection,
     testing::{Action, Failure, StandIn},
     transaction_with_lock,
 };
@@ -184,6 +184,26 @@ fn a_changed_key_restarts_the_transaction() {
         };
         (changing(&["wallet:7"]), changing(&[]))
     });
+}
+
+#[test]
+fn a_watched_key_that_expires_restarts_the_transaction() {
+    let stand_in = StandIn::new();
+    let lock = stand_in.locks().unwrap().lock("a");
+    // A renewal would restart it too.
+    let lock = lock.with(Options::new().renewal(false));
+    let lease = lock.acquire(LONG).unwrap();
+    let mut conn = stand_in.pool().unwrap().get().unwrap();
+    let () = conn.pset_ex("offer", 1, 1_000).unwrap();
+    let sold = lease.transaction(&["offer"], |conn, pipe| {
+        let offer: Option<u32> = conn.get("offer")?;
+        if offer.is_some() {
+            stand_in.advance(2_000 * MS);
+            pipe.set("sold", 1);
+        }
+        Ok(offer.is_some())
+    });
+    assert!(!sold.unwrap(), "sold although the offer had ended");
 }
 
 #[test]

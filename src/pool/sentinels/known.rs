@@ -265,6 +265,21 @@ mod tests {
         }
     }
 
+    /// Until nobody has named the known master for ten seconds.
+    #[test]
+    fn half_of_the_sentinels_do_not_replace_a_master_of_the_same_configuration() {
+        let now = Instant::now();
+        for (answered, count, replaces) in
+            [(1, 1, true), (1, 2, false), (2, 3, true), (2, 4, false)]
+        {
+            let mut known = known((1, 0), answered, now);
+            for which in 0..answered {
+                known.note(which, master((2, 0)), now);
+            }
+            assert_eq!(known.settle(count, now), replaces, "{answered} of {count}");
+        }
+    }
+
     /// From each of these seconds on, the three give these answers every second. `None`: silence.
     #[test]
     fn an_older_configuration_needs_ten_seconds_without_the_known_one() {

@@ -121,6 +121,16 @@ fn each_call_gets_its_own_answer() {
 }
 
 #[test]
+fn calls_that_may_not_be_sent_are_not_taken() {
+    let outbox = Outbox::new(1, false);
+    let told = outbox.post(b"a", terms(LONG), |write| {
+        assert!(!write.gather(|| false) && write.batch.is_empty());
+        Ok(())
+    });
+    assert!(matches!(told, Ok(None)) && is_idle(&outbox));
+}
+
+#[test]
 fn waiting_calls_share_one_write() {
     let outbox = Outbox::new(1, false);
     let writes = AtomicUsize::new(0);

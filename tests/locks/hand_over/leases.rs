@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use leasehold::{Error, Events, RenewalState, event};
+use leasehold::{Error, Events, Options, RenewalState, event};
 use redis::Commands;
 
 use super::{LONG, MS, bench, fence, handing};
@@ -183,21 +183,12 @@ fn the_token_of_an_earlier_hold_cannot_release_the_next() {
     });
 }
 
-pub(super) fn each_is_renewed_as_it_wants() {
-    let bench = bench(handing(100).lease(2_400 * MS));
-    let wanted = [
-        handing(100).lease(4_000 * MS),
-        handing(100).lease(4_000 * MS).renewal(false),
-    ];
-    let locks = wanted.map(|options| bench.lock.clone().with(options));
-    bench.those(&locks, |number, lease| {
-        if number == 0 {
-            // Longer than the previous turn.
-            assert!(comes_true(|| lease.remaining() > 2_600 * MS));
-        } else {
-            let left = lease.remaining();
-            assert!(lease.lost().wait_for(left + SLACK));
-        }
+pub(super) fn a_lease_that_is_not_to_be_renewed_ends() {
+    let bench = bench(handing(100).lease(3_000 * MS));
+    let next = bench.lock.clone().with(Options::new().renewal(false));
+    bench.those(&[next], |_, lease| {
+        let left = lease.remaining();
+        assert!(lease.lost().wait_for(left + SLACK));
     });
 }
 
@@ -244,25 +235,6 @@ pub(super) fn what_may_have_been_renewed_without_our_knowing_goes_to_the_server(
     });
     let fences = fences.into_inner().unwrap();
     assert!(fences[0] + 1 < fences[1], "{fences:?}");
-}
-
-pub(super) fn each_has_its_own_longest_hold() {
-    let bench = bench(handing(100).lease(LONG).max_hold(4_000 * MS));
-    let longest = [4_000, 8_000, 2_000];
-    let locks = longest
-        .map(|longest| handing(100).lease(LONG).max_hold(longest * MS))
-        .map(|options| bench.lock.clone().with(options));
-    bench.those(&locks, |number, lease| {
-        let left = lease.remaining();
-        assert!(left <= longest[number] * MS, "{number}: {left:?}");
-        // Also on the server: a dead holder does not block others for longer.
-        let left: i64 = bench.server.connection().unwrap().pttl("lock:a").unwrap();
-        assert!(left <= i64::from(longest[number]) + 1, "{number}: {left}");
-        if number == 1 {
-            thread::sleep(4_200 * MS);
-            assert!(lease.is_held(), "counted from its own start");
-        }
-    });
 }
 
 pub(super) fn a_renewal_that_is_on_its_way_is_not_for_the_next() {
