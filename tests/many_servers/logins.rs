@@ -278,6 +278,26 @@ fn a_wait_continues_while_the_login_function_fails() {
     assert!(calls.load(Ordering::SeqCst) > 5);
 }
 
+/// The password changes between the function's reply and the login.
+#[test]
+fn a_password_that_changes_during_the_login_is_tried() {
+    let server = Server::start().unwrap();
+    let mut set = redis::cmd("CONFIG");
+    let set = set.arg("SET").arg("requirepass").arg("new");
+    set.exec(&mut server.connection().unwrap()).unwrap();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let changes = move || match counted.fetch_add(1, Ordering::SeqCst) {
+        0 => Ok((String::new(), "old".to_owned())),
+        _ => Ok((String::new(), "new".to_owned())),
+    };
+    let settings = Pool::builder().login(changes).max_size(1);
+    let pool = settings.get_timeout(LONG).connect_timeout(LONG);
+    let conn = pool.connect(&server.url()).unwrap().get();
+    assert!(conn.is_ok(), "{:?}", conn.map(drop));
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+}
+
 #[test]
 fn a_slow_login_function_is_an_error_within_the_deadline() {
     let server = Server::start().unwrap();

@@ -170,6 +170,20 @@ fn a_lock_on_too_few_replicas_is_released_before_the_call_returns() {
 }
 
 #[test]
+fn a_mark_that_no_replica_has_is_no_marked_run() {
+    let group = Replicated::start(1);
+    let lock = group
+        .locks(1)
+        .lock("a")
+        .with(Options::new().lease(2_000 * MS));
+    let once = lock.run_once(LONG, LONG, |_| {
+        group.gate.shut_for_replicas();
+        Ok::<_, Error>(())
+    });
+    assert!(matches!(once, Ok(Once::Ran(ran)) if ran.released.is_err()));
+}
+
+#[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn a_lock_is_granted_if_enough_replicas_answer_in_time() {
     let group = Replicated::start(1);
