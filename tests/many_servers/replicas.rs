@@ -14,6 +14,7 @@ use redis::{Commands, Connection};
 
 use crate::common::{
     Gate, LONG, MS, Proxy, SLACK, Sentinels, Server,
+    cluster::shared,
     hold::{comes_true, every_kind},
     sentinels::{Plan, in_step},
     wait::calls,
@@ -340,6 +341,20 @@ fn a_guard_ends_earlier_by_the_allowed_clock_skew() {
     }
     lease.renew(10_000 * MS).unwrap();
     assert!(lease.remaining() <= 9_970 * MS);
+}
+
+#[test]
+fn the_default_clock_skew_is_a_tenth_of_a_short_lease() {
+    let cluster = shared();
+    let locks = Locks::connect(&cluster.url()).unwrap();
+    let short = Options::new().lease(300 * MS).renewal(false);
+    let lock = locks.lock("short").with(short);
+    // One quick answer is enough.
+    assert!(comes_true(|| {
+        let left = lock.acquire(LONG).unwrap().remaining();
+        assert!(left <= 270 * MS, "{left:?}");
+        left > 255 * MS
+    }));
 }
 
 /// The loss that replicas prevent.
