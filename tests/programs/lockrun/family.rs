@@ -132,7 +132,7 @@ fn a_command_that_starts_processes_all_the_time_leaves_none() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         // It sleeps first, since the guardian learns of it after its start.
-        let starts = "while [ $n -lt 1500 ]; do n=$((n+1)); setsid sleep 20 & done";
+        let starts = "while [ $n -lt 400 ]; do n=$((n+1)); setsid sleep 20 & done";
         let script = format!("exec setsid sh -c 'sleep 0.5; n=0; echo in; {starts}'");
         for prefix in ["1:", "2:", "3:"] {
             let mut tool = Tool::apart(&server, &format!("--prefix {prefix}"), &script);

@@ -14,7 +14,7 @@ use nix::{
     unistd::{Pid, getsid},
 };
 
-use crate::doing::processes::{self, Process, Seen};
+use crate::doing::processes::{self, ProcessId, Seen};
 
 /// Bounds the search for members that start others meanwhile.
 const SEARCHES: usize = 20;
@@ -31,7 +31,7 @@ pub(crate) struct Family {
     of_lockrun: Pid,
     /// Members by themselves, whatever becomes of their parents: the command, and what had left the
     /// group when it was told to end.
-    known: Vec<Process>,
+    known: Vec<ProcessId>,
 }
 
 impl Family {
@@ -43,14 +43,14 @@ impl Family {
         }
     }
 
-    pub(crate) fn remember(&mut self, process: Process) {
+    pub(crate) fn remember(&mut self, process: ProcessId) {
         if !self.known.contains(&process) {
             self.known.push(process);
         }
     }
 
     /// The members that have left the group.
-    pub(crate) fn outside(&self) -> Vec<Process> {
+    pub(crate) fn outside(&self) -> Vec<ProcessId> {
         let members = self.members().unwrap_or_default();
         let outside = members.iter().filter(|it| it.group != self.group.as_raw());
         outside.map(|it| it.process).collect()
@@ -120,7 +120,7 @@ impl Family {
 
 /// Stops these. One of them may be starting another at that moment, which the next search finds if
 /// it begins when all have stopped.
-fn stop(mut processes: Vec<Process>) {
+fn stop(mut processes: Vec<ProcessId>) {
     processes.retain(|it| it.send(Signal::SIGSTOP));
     for _ in 0..LOOKS {
         processes.retain(|it| !it.is_at_rest());

@@ -16,7 +16,7 @@ use nix::{
 
 use crate::doing::{
     family::Family,
-    processes::{self, Process},
+    processes::{self, ProcessId},
     signals::SignalMask,
 };
 
@@ -34,7 +34,7 @@ pub(crate) enum Word {
     /// Kill the command at this moment, unless a later message changes it.
     Deadline(u64),
     /// This process ends with the command, though it may have left the group.
-    Member(Process),
+    Member(ProcessId),
     /// Leave the group.
     Aside,
 }
@@ -44,7 +44,7 @@ impl Word {
         match line {
             "aside" => Some(Self::Aside),
             line => match line.strip_prefix("member ") {
-                Some(process) => Process::read(process).map(Self::Member),
+                Some(process) => ProcessId::read(process).map(Self::Member),
                 None => line.parse().ok().map(Self::Deadline),
             },
         }
@@ -122,12 +122,12 @@ impl Guard {
 
     /// Takes the command in, which may leave the group.
     pub(crate) fn take_in(&mut self, command: &Child) {
-        if let Some(command) = Process::of(command.id()) {
+        if let Some(command) = ProcessId::of(command.id()) {
             self.add(command);
         }
     }
 
-    fn add(&mut self, process: Process) {
+    fn add(&mut self, process: ProcessId) {
         self.family.remember(process);
         // If the guardian is gone, lockrun continues alone.
         let _ = self.say(Word::Member(process));

@@ -14,7 +14,7 @@ use nix::{
 
 /// A process that is not taken for a later one with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Process {
+pub(crate) struct ProcessId {
     pub(crate) number: i32,
     /// The time of its start, in ticks of the system's clock.
     started: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Process {
 /// A process, as it was when `/proc` was read.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    pub(crate) process: Process,
+    pub(crate) process: ProcessId,
     pub(crate) parent: i32,
     pub(crate) group: i32,
     pub(crate) session: i32,
@@ -31,7 +31,7 @@ pub(crate) struct Seen {
     is_at_rest: bool,
 }
 
-impl Process {
+impl ProcessId {
     /// A child that has not been reaped.
     pub(crate) fn of(child: u32) -> Option<Self> {
         Seen::of(child).map(|seen| seen.process)
@@ -64,7 +64,7 @@ impl Process {
     }
 }
 
-impl fmt::Display for Process {
+impl fmt::Display for ProcessId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.number, self.started)
     }
@@ -82,7 +82,7 @@ impl Seen {
         let (_, fields) = stat.rsplit_once(") ")?;
         let fields: Vec<_> = fields.split(' ').collect();
         let number = |at: usize| fields.get(at)?.parse().ok();
-        let process = Process {
+        let process = ProcessId {
             number: process.parse().ok()?,
             started: fields.get(19)?.parse().ok()?,
         };
