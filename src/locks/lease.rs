@@ -84,7 +84,7 @@ pub struct Lease {
     turns: Option<HandOverBudget>,
     pub(crate) drop_timeout: Duration,
     /// The lease ends earlier by our clock than on the server by this much.
-    skew: Duration,
+    pub(super) skew: Duration,
     /// The end of the hold, once it has ended. The drop reports it to the hooks.
     pub(super) end: Option<HoldEnd>,
     /// The guard was returned to a user. Otherwise it is not handed over, and its release is not

@@ -271,11 +271,12 @@ impl Lease {
     /// lock cannot be handed to that thread.
     fn successor(&self, turns: HandOverBudget, settings: &Settings) -> Option<(Self, Instant)> {
         let hold = self.hold();
-        // The next thread must want the same key, the same fencing and the same replicas, and no
-        // command of this lease may still be executed in its turn.
+        // The next thread must want the same key, the same fencing, the same replicas and the same
+        // skew, and no command of this lease may still be executed in its turn.
         let fits = hold.lock_name().prefix() == &*settings.prefix
             && hold.is_fenced() == settings.fencing
             && hold.replicas() == settings.replicas
+            && self.skew == settings.skew_on(&*self.stack.server)
             && self.lease_state().is_settled();
         if !fits {
             return None;

@@ -25,7 +25,7 @@ use Way::{FromServer, HandedOver, Refused};
 /// next.
 type Row = (&'static str, Options, Options, Way, Duration);
 
-fn rows() -> [Row; 13] {
+fn rows() -> [Row; 14] {
     let same = || handing(100).lease(LONG);
     let by = |job| same().owner(Owner::new(job).unwrap());
     let (half, more, much_more) = (LONG / 2, LONG * 3 / 2, LONG * 3);
@@ -34,6 +34,13 @@ fn rows() -> [Row; 13] {
     [
         ("none", same(), same(), HandedOver, LONG),
         ("longer lease", same(), same().lease(more), HandedOver, more),
+        (
+            "clock_skew",
+            same(),
+            same().clock_skew(LONG / 4),
+            FromServer,
+            LONG,
+        ),
         (
             "much longer lease",
             same(),
@@ -101,6 +108,7 @@ fn its_own_setting_counts(setting: &str, bench: &Bench, lease: Lease, begun: Ins
     match setting {
         // The first renewal is of its own length, and due.
         "longer lease" => assert!(comes_true(|| lease.remaining() > LONG)),
+        "clock_skew" => assert!(lease.remaining() <= LONG * 3 / 4),
         // It counts from the start of the next turn.
         "max_hold" => {
             lease.renew(LONG).unwrap();
