@@ -1,8 +1,8 @@
 //! The part that the wait for one lock has in the wait for a set.
 //!
-//! [`LockSet`](super::LockSet) makes one for each of its locks, and [`acquire`](super::acquire) asks
-//! it: the loss of a lock that the set holds ends the wait as a cancel does, and `Contended` tells
-//! the set's whole wait.
+//! [`LockSet`](super::LockSet) makes one for each of its locks, and [`acquire`](super::acquire)
+//! asks it: the loss of a lock that the set holds ends the wait as a cancel does, and `Contended`
+//! tells the set's whole wait.
 
 use std::{
     cell::Cell,

@@ -91,7 +91,7 @@ impl Stacks {
     /// Lends a connection to each server, or tells why there is none to it.
     pub(crate) fn lend_each(&self) -> Result<Vec<Result<PooledConnection>>> {
         match &self.per_server {
-            PerServer::One(stack) => Ok(vec![stack.server.lend("")]),
+            PerServer::One(stack) => Ok(vec![Ok(stack.server.lend("")?)]),
             #[cfg(feature = "cluster")]
             PerServer::Shards(shards) => shards.nodes().lend_each(),
         }

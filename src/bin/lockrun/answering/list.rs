@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     arguments::Arguments,
-    deciding::outcome::{Answer, code_of},
+    deciding::outcome::{AnswerText, code_of},
     speaking::{
         text::{held_by, holder_in_json, printable, rounded, since},
         words::failed,
@@ -20,7 +20,7 @@ const STOPPED: &str = "the list is incomplete: --list stopped at its limit of 10
 const MOST_PRINTED: usize = 10;
 
 /// Prints what could be asked, and what is missing. The exit code is that of the first failure.
-pub(crate) fn list(arguments: &Arguments) -> (u8, Answer) {
+pub(crate) fn list(arguments: &Arguments) -> (u8, AnswerText) {
     let begin = arguments.list.as_deref().unwrap_or_default();
     let held = arguments.locks().and_then(|locks| locks.held(begin));
     let (held, failures) = match &held {
@@ -33,7 +33,7 @@ pub(crate) fn list(arguments: &Arguments) -> (u8, Answer) {
         missing.push(STOPPED.into());
     }
     let told = if arguments.json {
-        Answer {
+        AnswerText {
             out: in_json(held, code, &missing).to_string(),
             err: String::new(),
         }
@@ -54,7 +54,7 @@ fn failure(arguments: &Arguments, error: &Error) -> String {
     }
 }
 
-fn in_words(begin: &str, held: Option<&HeldLocks>, missing: &[String]) -> Answer {
+fn in_words(begin: &str, held: Option<&HeldLocks>, missing: &[String]) -> AnswerText {
     let out = held.map(table).unwrap_or_default();
     let printed = missing.iter().take(MOST_PRINTED).cloned();
     let more = missing.len().saturating_sub(MOST_PRINTED);
@@ -66,7 +66,7 @@ fn in_words(begin: &str, held: Option<&HeldLocks>, missing: &[String]) -> Answer
     };
     let lines = printed.chain(more).chain(none);
     let lines: Vec<_> = lines.map(|line| format!("lockrun: {line}")).collect();
-    Answer {
+    AnswerText {
         out,
         err: lines.join("\n"),
     }

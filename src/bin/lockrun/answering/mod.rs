@@ -13,7 +13,7 @@ use clap::error::ErrorKind;
 
 use crate::{
     arguments::{Arguments, Task, help},
-    deciding::outcome::{Answer, NOT_WRITTEN, USAGE},
+    deciding::outcome::{AnswerText, NOT_WRITTEN, USAGE},
     doing::run,
     speaking::{messages, speaker::Speaker},
 };
@@ -45,7 +45,7 @@ fn to_a_command(arguments: &Arguments, speaker: &Speaker) -> u8 {
     report.code()
 }
 
-fn to_a_question(told: &Answer, code: u8, speaker: &Speaker) -> u8 {
+fn to_a_question(told: &AnswerText, code: u8, speaker: &Speaker) -> u8 {
     if !told.err.is_empty() {
         speaker.say(&messages::unanswered(&told.err));
     }

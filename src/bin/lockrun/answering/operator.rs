@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     arguments::{Arguments, Task},
-    deciding::outcome::{Answer, code_of},
+    deciding::outcome::{AnswerText, code_of},
     speaking::{
         report::failure_in_json,
         text::{held_by, holder_in_json, last_run, last_run_in_json, rounded, since},
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-pub(crate) fn status(arguments: &Arguments) -> (u8, Answer) {
+pub(crate) fn status(arguments: &Arguments) -> (u8, AnswerText) {
     let look = |lock: &Lock| {
         // --once-per marks no semaphore.
         let is_marked = arguments.permits.is_none();
@@ -35,7 +35,7 @@ pub(crate) fn status(arguments: &Arguments) -> (u8, Answer) {
     })
 }
 
-pub(crate) fn force_release(arguments: &Arguments) -> (u8, Answer) {
+pub(crate) fn force_release(arguments: &Arguments) -> (u8, AnswerText) {
     answer(arguments, Lock::force_release, |name, taken| {
         let holders = taken.holders();
         if arguments.json {
@@ -64,7 +64,7 @@ fn answer<T>(
     arguments: &Arguments,
     ask: impl Fn(&Lock) -> Result<T>,
     text: impl Fn(&str, &T) -> String,
-) -> (u8, Answer) {
+) -> (u8, AnswerText) {
     let locks = arguments.locks();
     let mut code = 0;
     let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -89,7 +89,7 @@ fn answer<T>(
     } else {
         out.join("\n")
     };
-    (code, Answer { out, err })
+    (code, AnswerText { out, err })
 }
 
 /// Names the lock that failed.

@@ -5,21 +5,21 @@ use serde_json::{Value, json};
 
 use crate::{
     arguments::Arguments,
-    deciding::outcome::{Answer, code_of},
+    deciding::outcome::{AnswerText, code_of},
     speaking::words::failed,
 };
 
 /// The exit code if locks do not work on this server.
 const DO_NOT_WORK: u8 = 78;
 
-pub(crate) fn probe(arguments: &Arguments) -> (u8, Answer) {
+pub(crate) fn probe(arguments: &Arguments) -> (u8, AnswerText) {
     let probe = arguments.locks().and_then(|locks| locks.probe());
     let code = match &probe {
         Ok(probe) if probe.locks_work() => 0,
         Ok(_) | Err(Error::TooOld { .. }) => DO_NOT_WORK,
         Err(error) => code_of(error),
     };
-    let mut told = Answer::default();
+    let mut told = AnswerText::default();
     match &probe {
         _ if arguments.json => told.out = in_json(arguments, &probe, code).to_string(),
         Ok(probe) => told.out = probe.to_string(),

@@ -12,7 +12,7 @@ use clap_mangen::{
     roff::{Roff, roman},
 };
 
-use crate::{arguments::Arguments, deciding::outcome::Answer};
+use crate::{arguments::Arguments, deciding::outcome::AnswerText};
 
 /// The end of `--help`, and sections of the manual page.
 const DETAILS: &str = include_str!("help.txt");
@@ -38,7 +38,7 @@ fn command() -> Command {
     })
 }
 
-pub(crate) fn manual() -> (u8, Answer) {
+pub(crate) fn manual() -> (u8, AnswerText) {
     let mut page = Vec::new();
     // Writing to memory cannot fail.
     let _ = write_manual(&mut page);
@@ -65,16 +65,16 @@ fn write_manual(page: &mut Vec<u8>) -> io::Result<()> {
     rest.to_writer(page)
 }
 
-pub(crate) fn completions(shell: Shell) -> (u8, Answer) {
+pub(crate) fn completions(shell: Shell) -> (u8, AnswerText) {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command(), "lockrun", &mut script);
     shown(&script)
 }
 
-fn shown(text: &[u8]) -> (u8, Answer) {
+fn shown(text: &[u8]) -> (u8, AnswerText) {
     let out = String::from_utf8_lossy(text).trim_end().to_owned();
     let err = String::new();
-    (0, Answer { out, err })
+    (0, AnswerText { out, err })
 }
 
 /// The arguments of this process.

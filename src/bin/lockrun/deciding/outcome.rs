@@ -69,7 +69,7 @@ pub(crate) struct Report {
 
 /// The answer to a question: what to print. An empty text is not printed.
 #[derive(Debug, Default)]
-pub(crate) struct Answer {
+pub(crate) struct AnswerText {
     pub(crate) out: String,
     pub(crate) err: String,
 }
