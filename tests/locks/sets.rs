@@ -99,13 +99,13 @@ fn sets_in_opposite_orders_do_not_deadlock() {
 fn held_locks_are_renewed_while_the_next_is_awaited() {
     unless_halted(|| {
         let (_server, locks, _conn) = bench();
-        let short = locks.with(Options::new().lease(600 * MS));
+        let short = locks.with(Options::new().lease(2_000 * MS));
         let held = locks.lock("b").acquire(LONG).unwrap();
         let set = short.all_of(BOTH);
         thread::scope(|scope| {
             let waiter = scope.spawn(|| set.acquire(LONG).map(Leases::release));
             assert!(comes_true(|| waiting(&short.lock("b")) == 1));
-            thread::sleep(1_300 * MS);
+            thread::sleep(2_500 * MS);
             assert!(short.lock("a").inspect().unwrap().is_held());
             held.release().unwrap();
             waiter.join().unwrap().unwrap().unwrap();

@@ -52,11 +52,11 @@ impl Event {
     }
 }
 
-/// The job ignores TERM.
+/// The job ignores TERM. It sleeps first, since the guardian learns of it after its start.
 fn nothing_is_left_after(event: Event) {
     at_once(WRAPPERS, |wrapper| {
         let server = Server::start().unwrap();
-        let job = format!(r#"trap "echo told" TERM; echo in; {LONG}"#);
+        let job = format!(r#"sleep 1; trap "echo told" TERM; echo in; {LONG}"#);
         let script = format!("export JOB='{job}'; {wrapper}");
         let mut tool = Tool::apart(&server, "--lease 3s", &script);
         tool.hear("in");
