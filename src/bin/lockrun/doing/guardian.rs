@@ -39,7 +39,7 @@ fn watch() -> io::Result<()> {
     SigSet::all().thread_block()?;
     let of_lockrun = getpgid(Some(getppid()))?;
     let mut family = Family::new(group()?, of_lockrun);
-    let mut words = Inbox::new()?;
+    let mut words = WordsOfLockrun::new()?;
     say(READY)?;
     let mut deadline = NO_DEADLINE;
     while let Some(word) = words.next(deadline) {
@@ -58,9 +58,9 @@ fn watch() -> io::Result<()> {
 }
 
 /// The words of lockrun.
-struct Inbox(BufReader<File>);
+struct WordsOfLockrun(BufReader<File>);
 
-impl Inbox {
+impl WordsOfLockrun {
     fn new() -> io::Result<Self> {
         let pipe = io::stdin().as_fd().try_clone_to_owned()?;
         Ok(Self(BufReader::new(pipe.into())))
