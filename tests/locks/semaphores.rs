@@ -190,7 +190,7 @@ fn a_smaller_limit_takes_no_permit_away_and_waits() {
             .map(|n| of_ten_more(n).try_acquire().unwrap().unwrap())
             .collect();
         let fewer = locks.semaphore("api", 2);
-        let refused = fewer.acquire(20 * MS).unwrap_err();
+        let refused = fewer.acquire(500 * MS).unwrap_err();
         let Error::Contended { remaining, .. } = refused else {
             panic!("{refused:?}");
         };

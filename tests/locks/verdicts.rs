@@ -201,7 +201,7 @@ fn a_call_that_is_late_meets_an_end() {
             proxy
                 .at("EVALSHA")
                 .about(&key)
-                .run(|| thread::sleep(600 * MS));
+                .run_each_time(|| thread::sleep(600 * MS));
             let (asked, lease) = ask(lease);
             let what = format!("{name}, {}", lock.name());
             says(LostReason::Ended, &asked, lease.as_ref(), &what);

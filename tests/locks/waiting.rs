@@ -80,14 +80,17 @@ fn a_wait_ends_at_its_deadline_in_any_place() {
                 .unwrap()
         });
         thread::scope(|scope| {
-            for wait in [0, 1, 60, 150, 300] {
+            for wait in [0, 1, 60, 300, 600] {
                 let (lock, wait) = (lock.clone(), wait * MS);
                 scope.spawn(move || {
                     let asked = Instant::now();
                     let contended = lock.acquire(wait);
                     let took = asked.elapsed();
+                    // On a busy machine the head may have no answer yet when a short wait is over.
+                    let is_short = wait < 100 * MS;
                     assert!(
-                        matches!(contended, Err(Error::Contended { .. })),
+                        matches!(contended, Err(Error::Contended { .. }))
+                            || is_short && matches!(contended, Err(Error::Pool { .. })),
                         "{lock:?} {wait:?}: {contended:?}"
                     );
                     assert!(took >= wait && took < wait + SLACK, "{wait:?} {took:?}");
