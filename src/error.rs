@@ -233,6 +233,15 @@ impl Error {
         }
     }
 
+    /// Returns true if the server did not reply, or there was no connection to it.
+    pub(crate) fn is_silence(&self) -> bool {
+        match self {
+            Self::Unknown { .. } | Self::Pool { .. } => true,
+            Self::Redis { source, .. } => source.is_io_error(),
+            _ => false,
+        }
+    }
+
     /// Returns the token that may hold the lock, after an acquire whose outcome is unknown.
     ///
     /// ```

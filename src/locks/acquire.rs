@@ -150,11 +150,6 @@ pub(super) fn acquire(
     wait.until_over(timeout)
 }
 
-/// Returns true if the server did not reply, or there was no connection to it.
-fn is_silence(error: &Error) -> bool {
-    matches!(error, Error::Unknown { .. } | Error::Pool { .. })
-}
-
 /// Reports an attempt that did not get the lock. `None`: someone else holds it.
 fn report_retry(
     operation: Operation<'_>,
@@ -201,7 +196,7 @@ impl Wait<'_> {
         };
         let acquired = acquired.map_err(|error| self.attempts.ended_by(error));
         self.give_back_outstanding(&acquired);
-        (self.part.is_silent).set(acquired.as_ref().is_err_and(is_silence));
+        (self.part.is_silent).set(acquired.as_ref().is_err_and(Error::is_silence));
         if self.settings.is_cancelled() {
             // If the lock was granted or handed over just before, it is given back.
             if let Ok(Some(lease)) = acquired {

@@ -31,15 +31,6 @@ use crate::{
 const NODES_AGREE: Duration = Duration::from_millis(250);
 const RELEASING: &str = "Lease::commit_and_release";
 
-/// Returns true if the server did not reply, or there was no connection to it.
-fn is_silence(error: &Error) -> bool {
-    match error {
-        Error::Unknown { .. } | Error::Pool { .. } => true,
-        Error::Redis { source, .. } => source.is_io_error(),
-        _ => false,
-    }
-}
-
 /// Which call of [`Lease::commit_once`] executed the commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "it tells whether this call wrote anything"]
@@ -268,7 +259,7 @@ impl Lease {
             }
             Err(Error::Lost { .. }) => Ok(false),
             // The watchdog's thread waits for a server that has just been silent.
-            Err(error) if is_silence(error) => Err(error.clone()),
+            Err(error) if error.is_silence() => Err(error.clone()),
             Err(_) => {
                 let left = answer_by.remaining().max(GIVES_BACK_WITHIN);
                 self.give_back(Deadline::after(left))

@@ -12,8 +12,8 @@ use std::{
 };
 
 use leasehold::{
-    Error, Lease, Options, Pool, Result, Watchdog, acquire_lock_with_timeout, recipes::Hold,
-    release_lock,
+    Error, Lease, LockSet, Options, Pool, Result, Watchdog, acquire_lock_with_timeout,
+    recipes::Hold, release_lock,
 };
 use redis::Commands;
 
@@ -175,6 +175,26 @@ fn untold() -> Server {
     rules.arg(&["SETUSER", "default", "resetchannels"]);
     rules.exec(&mut server.connection().unwrap()).unwrap();
     server
+}
+
+/// The connections to the old master have not met it since, and it has never had the locks.
+#[test]
+fn a_set_commits_on_the_new_master_while_the_old_one_is_behind() {
+    for kind in 0..5 {
+        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+        let address = Address::of(&old);
+        let pool = Pool::connect(&address.url()).unwrap();
+        let locks = crate::plain(&pool).with(Options::new().lease(MINUTE));
+        let of_the_old = [pool.get().unwrap(), pool.get().unwrap()];
+        address.lead_to(&old, &new);
+        let set = LockSet::of([every_kind(&locks)[kind].clone(), locks.lock("z")]);
+        let leases = set.acquire(LONG).unwrap();
+        drop(of_the_old);
+        let committed = leases.commit(|writes| _ = writes.set("done", 1));
+        assert!(committed.is_ok(), "{kind} {committed:?}");
+        assert!(new.connection().unwrap().exists::<_, bool>("done").unwrap());
+        leases.release().unwrap();
+    }
 }
 
 /// The old master has become a replica before the address leads to the new one. In the last case
