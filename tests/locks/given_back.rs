@@ -95,20 +95,20 @@ impl Bench {
 /// returned. `meanwhile` runs when the set waits for the busy lock.
 fn ended(bench: &mut Bench, end: End, meanwhile: impl FnOnce(&Bench)) -> (Error, Duration) {
     let limit = match end {
-        End::Limit => 600 * MS,
+        End::Limit => 2_000 * MS,
         _ => Duration::MAX,
     };
     let cancel = Cancel::new();
     let mut options = Options::new().cancel(&cancel).drop_timeout(LONG);
     if end == End::Expired {
-        options = options.lease(900 * MS).renewal(false);
+        options = options.lease(2_500 * MS).renewal(false);
     }
     if end != End::WrongKind {
         let () = bench.conn.set(BUSY, "someone").unwrap();
     }
     let set = bench.set(&options);
     let began = Instant::now();
-    let mut due = began + 600 * MS;
+    let mut due = began + 2_000 * MS;
     thread::scope(|scope| {
         let set = &set;
         let (conn, proxy) = (bench.server.connection(), &bench.proxy);
@@ -137,7 +137,7 @@ fn ended(bench: &mut Bench, end: End, meanwhile: impl FnOnce(&Bench)) -> (Error,
                 let () = conn.del("lock:read").unwrap();
                 due = Instant::now();
             }
-            End::Expired => due = began + 900 * MS,
+            End::Expired => due = began + 2_500 * MS,
             End::Limit | End::WrongKind => {}
         }
         // Otherwise the test would hang.
