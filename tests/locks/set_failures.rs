@@ -160,7 +160,7 @@ fn a_new_prefix_changes_the_order() {
     );
 }
 
-/// The first is acquired shortly before the deadline, and the second not at all.
+/// The first is acquired before the deadline, and the second not at all.
 #[test]
 fn all_locks_share_one_deadline_and_the_first_expiry_counts() {
     unless_halted(|| {
@@ -169,16 +169,16 @@ fn all_locks_share_one_deadline_and_the_first_expiry_counts() {
         thread::scope(|scope| {
             let waiter = scope.spawn(|| {
                 let asked = Instant::now();
-                let refused = locks.all_of(BOTH).acquire(2_000 * MS).unwrap_err();
+                let refused = locks.all_of(BOTH).acquire(4_000 * MS).unwrap_err();
                 (refused, asked.elapsed())
             });
             assert!(comes_true(|| waiting(&locks.lock("a")) == 1));
-            thread::sleep(1_700 * MS);
+            thread::sleep(2_500 * MS);
             let [second, first] = held;
             first.release().unwrap();
             let (refused, took) = waiter.join().unwrap();
             assert!(refused.context().is_some_and(|context| context.lock == "b"));
-            assert!(took < 2_000 * MS + SLACK, "{took:?}");
+            assert!(took < 4_000 * MS + SLACK, "{took:?}");
             drop(second);
         });
         let long = Options::new().lease(Duration::from_secs(3_600));
