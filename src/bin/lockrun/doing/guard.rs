@@ -71,7 +71,7 @@ pub(crate) struct Guard {
     guardian: Child,
     group: Pid,
     family: Family,
-    /// `None` once the guardian is known to be gone.
+    /// `None` once it was reported that the guardian is gone.
     to: Option<ChildStdin>,
     from: ChildStdout,
 }
@@ -137,7 +137,7 @@ impl Guard {
     /// is stopped or killed meanwhile.
     ///
     /// It reads the clock before `left`: a delay between the two makes the kill earlier, never
-    /// later.
+    /// later. That the guardian is gone is an error only once.
     pub(crate) fn end_in(
         &mut self,
         left: impl FnOnce() -> Duration,
@@ -146,7 +146,8 @@ impl Guard {
         let now = clock()?;
         let left = left().saturating_sub(margin);
         let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
-        self.say(Word::Deadline(now.saturating_add(left)))
+        let said = self.say(Word::Deadline(now.saturating_add(left)));
+        said.inspect_err(|_| self.to = None)
     }
 
     /// Sends a signal to the group, and to a running command that has left it.
@@ -227,7 +228,7 @@ impl Guard {
     }
 
     /// Never waits. What does not fit is left out: so much is unread only if the guardian has been
-    /// stopped for some thousand renewals. That the guardian is gone is an error only once.
+    /// stopped for some thousand renewals.
     fn say(&mut self, word: Word) -> io::Result<()> {
         let Some(to) = &mut self.to else {
             return Ok(());
@@ -235,7 +236,7 @@ impl Guard {
         // It is written whole or not at all.
         match to.write_all(word.line().as_bytes()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            said => said.inspect_err(|_| self.to = None),
+            said => said,
         }
     }
 }
