@@ -191,8 +191,8 @@ impl World {
         }
         match outcome {
             Some(RenewalOutcome::Held(end)) => held.end = end,
-            Some(RenewalOutcome::Lost(reason)) => {
-                if reason != LostReason::TakenAway && held.end > now {
+            Some(RenewalOutcome::Lost) => {
+                if answer != RenewalAnswer::NotOurs && held.end > now {
                     state.wrong = Some(TOLD_ONCE);
                 }
                 held.phase = Phase::Lost;
