@@ -41,25 +41,19 @@ pub struct Finding {
     pub consequence: String,
 }
 
-/// A finding that has no topic yet.
-pub(super) type Verdict = (Severity, String, String);
-
-pub(super) fn verdict(
-    severity: Severity,
-    found: impl Into<String>,
-    consequence: impl Into<String>,
-) -> Verdict {
-    (severity, found.into(), consequence.into())
-}
-
 impl Finding {
-    pub(super) fn new(topic: &'static str, (severity, found, consequence): Verdict) -> Self {
+    pub(super) fn new(
+        topic: &'static str,
+        severity: Severity,
+        found: impl AsRef<str>,
+        consequence: impl Into<String>,
+    ) -> Self {
         Self {
             topic,
             severity,
             // A server's text must not control a terminal.
-            found: found.replace(char::is_control, "\u{fffd}"),
-            consequence,
+            found: found.as_ref().replace(char::is_control, "\u{fffd}"),
+            consequence: consequence.into(),
         }
     }
 }

@@ -1,17 +1,17 @@
 //! Probes a server: the features it offers, and the consequences for locks. Called by
 //! `Locks::probe`.
 //!
-//! [`questions`] asks one server, on connections of [`asking`]: what it reports of itself, which
-//! [`told`] reads, for the commands in [`needs`], and for everything else. [`shards`] asks all
-//! masters of a cluster.
+//! [`questions`] asks one server, each topic on a [`line`] of its own: what the server reports of
+//! itself, which [`report`] judges, for the commands in [`needs`], and for everything else.
+//! [`shards`] asks all masters of a cluster.
 
-mod asking;
 mod finding;
+mod line;
 mod needs;
 mod questions;
+mod report;
 #[cfg(feature = "cluster")]
 mod shards;
-mod told;
 
 use std::{fmt, time::Duration};
 
@@ -24,7 +24,6 @@ use crate::{
     time::Deadline,
     wire::within,
 };
-use finding::verdict;
 pub use finding::{Finding, Severity};
 use questions::Questions;
 
@@ -48,7 +47,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// | `memory` | the eviction policy |
 /// | `persistence` | append-only file and snapshots |
 /// | `clock` | the server's clock minus this machine's |
-/// | `round trip` | the median of five round trips |
+/// | `round trip` | the fastest of five round trips |
 /// | `keys` | the keys of a lock that the access list allows |
 /// | `commands` | the commands of locks that an access list or the server refuses, or refuses now |
 ///
@@ -82,9 +81,8 @@ impl Probe {
     pub(crate) fn of_stand_in() -> Self {
         let found = "a stand-in for tests";
         let consequence = "All locks work, but only in this process.";
-        let verdict = verdict(Severity::Good, found, consequence);
         Self {
-            findings: vec![Finding::new("server", verdict)],
+            findings: vec![Finding::new("server", Severity::Good, found, consequence)],
         }
     }
 
@@ -122,14 +120,11 @@ fn ask(connector: &Connector, lock: LockName, deadline: Deadline) -> Result<Aske
     let longest = deadline.remaining() + limits.connect;
     let connector = connector.clone();
     let asked = within(&server, longest, move || {
-        Ok(
-            Questions::begin(&connector, &lock, deadline).map(|mut asked| {
-                let topology = asked.topology();
-                let group = [topology].into_iter().chain(asked.sentinels()).collect();
-                let findings = asked.ask();
-                Asked { group, findings }
-            }),
-        )
+        let questions = Questions::begin(&connector, &lock, deadline);
+        Ok(questions.map(|questions| Asked {
+            group: questions.group(),
+            findings: questions.ask(),
+        }))
     });
     asked.unwrap_or_else(|error| Err(failure(&server, longest, error)))
 }
@@ -146,11 +141,9 @@ impl fmt::Display for Probe {
             writeln!(f, "{severity:<8}  {topic:<11}  {found}")?;
             writeln!(f, "{:23}{consequence}", "")?;
         }
-        let limits = |it: &&Finding| it.severity == Severity::Limits;
-        match (
-            self.locks_work(),
-            self.findings.iter().filter(limits).count(),
-        ) {
+        let limits = self.findings.iter();
+        let limits = limits.filter(|it| it.severity == Severity::Limits).count();
+        match (self.locks_work(), limits) {
             (false, _) => f.write_str("Locks do not work here."),
             (true, 0) => f.write_str("Locks work here."),
             (true, 1) => f.write_str("Locks work here, with 1 limit."),

@@ -7,11 +7,11 @@
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 
 use super::{
-    asking::words,
     finding::{
+        Finding,
         Severity::{Fails, Good, Limits},
-        Verdict, verdict,
     },
+    line::words,
 };
 use crate::{error::may_pass, pool::is_unknown_command};
 
@@ -75,23 +75,22 @@ pub(super) fn all(key: &str) -> (Pipeline, usize) {
 }
 
 /// Judges the replies to [`all`].
-pub(super) fn judge(answers: &[RedisResult<Value>]) -> Verdict {
+pub(super) fn judge(answers: &[RedisResult<Value>]) -> Finding {
     let names = FORMS.split(", ").filter_map(|form| form.split(' ').next());
     let refused = |answer: &RedisResult<Value>| answer.as_ref().is_err_and(is_refused);
     let missing = names.zip(answers).filter(|(_, answer)| refused(answer));
     let missing: Vec<_> = missing.map(|(name, _)| name).collect();
+    let mut errors = answers.iter().filter_map(|it| it.as_ref().err());
     if missing.is_empty() {
-        let of_now = answers
-            .iter()
-            .filter_map(|it| it.as_ref().err())
-            .find(|it| may_pass(it));
-        return match of_now {
-            Some(refusal) => {
-                let consequence = "No kind of lock works until the server accepts them again.";
-                verdict(Fails, words(refusal), consequence)
-            }
-            None => verdict(Good, "none missing", "All kinds of locks work."),
+        let refused = errors.find(|it| may_pass(it)).map(words);
+        let (severity, consequence) = if refused.is_some() {
+            let consequence = "No kind of lock works until the server accepts them again.";
+            (Fails, consequence)
+        } else {
+            (Good, "All kinds of locks work.")
         };
+        let found = refused.as_deref().unwrap_or("none missing");
+        return Finding::new("commands", severity, found, consequence);
     }
     let without = |(what, commands): &(&str, &str)| {
         let gaps = commands.split_whitespace();
@@ -101,11 +100,8 @@ pub(super) fn judge(answers: &[RedisResult<Value>]) -> Verdict {
     let lost: Vec<_> = NEEDS.iter().filter_map(without).collect();
     let severity = without(&NEEDS[0]).map_or(Limits, |_| Fails);
     let found = format!("missing: {}", missing.join(", "));
-    verdict(
-        severity,
-        found,
-        format!("Without them: {}.", lost.join("; ")),
-    )
+    let consequence = format!("Without them: {}.", lost.join("; "));
+    Finding::new("commands", severity, found, consequence)
 }
 
 /// Returns true if the server does not know the command, or the access list forbids it for any key.

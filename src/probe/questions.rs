@@ -1,21 +1,24 @@
-//! The questions to one server.
+//! The questions to one server. Each topic has a connection of its own: an error of one leaves the
+//! others as they are.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    cell::Cell,
+    time::{Duration, SystemTime},
+};
 
-use redis::{Connection, RedisError, RedisResult, Value};
+use redis::{Cmd, Connection, RedisError, RedisResult, Value};
 
 use super::{
-    asking::{Asking, is_of_now, reason, words},
     finding::{
         Finding,
-        Severity::{Fails, Good, Limits, NotTold},
-        Verdict, verdict,
+        Severity::{self, Fails, Good, Limits, NotTold},
     },
-    needs::{all, judge},
-    told::Told,
+    line::{Line, is_broken, reason},
+    needs,
+    report::Report,
 };
 use crate::{
-    error::Result,
+    error::{Error, Result, may_pass, no_answer},
     name::LockName,
     pool::Connector,
     server::{redirect_to, subscribe},
@@ -36,13 +39,16 @@ const SAMPLES: usize = 5;
 const SLOW: Duration = Duration::from_millis(100);
 /// A greater difference between the clocks is reported.
 const APART: Duration = Duration::from_secs(1);
-const ASK_AGAIN: &str = "Probe again when the master accepts writes.";
+const UNANSWERED: &str = "Unknown: probe again when the server answers.";
 
 /// A server that is being probed.
 pub(super) struct Questions<'a> {
-    asking: Asking<'a>,
+    connector: &'a Connector,
     lock: &'a LockName,
-    told: Told,
+    deadline: Deadline,
+    report: Report,
+    /// A connection could not be opened: nothing more is asked.
+    is_gone: Cell<bool>,
 }
 
 impl<'a> Questions<'a> {
@@ -52,45 +58,43 @@ impl<'a> Questions<'a> {
         lock: &'a LockName,
         deadline: Deadline,
     ) -> Result<Self> {
-        let mut asking = Asking::begin(connector, deadline)?;
-        let told = Told::by(&mut asking);
-        Ok(Self { asking, lock, told })
+        let line = Line::open(connector, deadline, Connector::open)?;
+        Ok(Self {
+            connector,
+            lock,
+            deadline,
+            report: Report::of(line),
+            is_gone: Cell::new(false),
+        })
     }
 
     /// Returns the findings without the topology.
-    pub(super) fn ask(&mut self) -> Vec<Finding> {
-        let connector = self.asking.connector;
-        let address = connector.address(self.asking.deadline);
-        let address = address.unwrap_or_else(|_| connector.server());
-        let (server, scripts) = (self.told.server(&address), self.scripts());
-        let (wake_ups, replicas) = (self.wake_ups(), self.replicas());
+    pub(super) fn ask(&self) -> Vec<Finding> {
+        let address = self.connector.address(self.deadline);
+        let address = address.unwrap_or_else(|_| self.connector.server());
         let (clock, round_trip) = self.times();
-        let verdicts = [
-            ("server", server),
-            ("scripts", scripts),
-            ("wake-ups", wake_ups),
-            ("replicas", replicas),
-            ("memory", self.told.memory()),
-            ("persistence", self.told.persistence()),
-            ("clock", clock),
-            ("round trip", round_trip),
-            ("keys", self.keys()),
-            ("commands", self.commands()),
-        ];
-        verdicts
-            .map(|(topic, verdict)| Finding::new(topic, verdict))
-            .into()
+        vec![
+            self.report.server(&address),
+            self.scripts(),
+            self.wake_ups(),
+            self.replicas(),
+            self.report.memory(),
+            self.report.persistence(),
+            clock,
+            round_trip,
+            self.keys(),
+            self.commands(),
+        ]
     }
 
-    /// Judges the single server, or the master that sentinels name.
-    pub(super) fn topology(&self) -> Finding {
-        let connector = self.asking.connector;
-        let by_sentinels = connector.has_locator().then(|| connector.server());
-        Finding::new("topology", self.told.topology(by_sentinels.as_deref()))
-    }
-
-    pub(super) fn sentinels(&self) -> Option<Finding> {
-        let survey = self.asking.connector.survey(self.asking.deadline)?;
+    /// Judges the single server, or the master that sentinels name and these sentinels.
+    pub(super) fn group(&self) -> Vec<Finding> {
+        let sentinels = self.connector.has_locator();
+        let group = sentinels.then(|| format!("{}, by sentinels", self.connector.server()));
+        let mut findings = vec![self.report.topology(group.as_deref())];
+        let Some(survey) = self.connector.survey(self.deadline) else {
+            return findings;
+        };
         let mut found = format!(
             "{} of {} answer, {} name this master",
             survey.answered, survey.asked, survey.agreed
@@ -109,264 +113,259 @@ impl<'a> Questions<'a> {
         } else {
             (Good, "Any of them can name the next master.")
         };
-        Some(Finding::new(
-            "sentinels",
-            verdict(severity, found, consequence),
-        ))
+        findings.push(Finding::new("sentinels", severity, found, consequence));
+        findings
+    }
+
+    fn line(&self) -> Result<Line<'a>> {
+        if self.is_gone.get() {
+            return Err(no_answer().into());
+        }
+        let line = Line::open(self.connector, self.deadline, Connector::open);
+        line.inspect_err(|_| self.is_gone.set(true))
     }
 
     /// Writes after `TIME` in a script, as every lock does.
-    fn scripts(&mut self) -> Verdict {
+    fn scripts(&self) -> Finding {
         let by_hash = WRITES_AFTER_TIME.on([self.lock.key()]);
-        let answer = match self.asking.ask::<Value>(by_hash.command()) {
-            Err(error) if error.code() == Some("NOSCRIPT") => {
-                self.asking.ask::<Value>(&by_hash.whole())
+        let answer = self.line().and_then(|mut line| {
+            match line.ask::<Value>(by_hash.command()) {
+                Err(error) if error.code() == Some("NOSCRIPT") => line.ask(&by_hash.whole()),
+                answer => answer,
             }
-            answer => answer,
-        };
-        let Err(error) = answer else {
+            .map_err(Error::from)
+        });
+        let found = answer.map_or_else(|error| reason(&error), |_| String::new());
+        let (severity, found, consequence) = if found.is_empty() {
             let consequence = "A lock is acquired in one round trip.";
-            return verdict(Good, "executed, with writes after TIME", consequence);
-        };
-        let found = words(&error);
-        let consequence = if found.contains("non deterministic") {
-            "Locks with a fencing token fail: set lua-replicate-commands yes."
-        } else if error.code() == Some("NOPERM") {
-            "The access list must allow it: see `keys` and `commands`."
+            (Good, "executed, with writes after TIME", consequence)
+        } else if found.contains("non deterministic") {
+            let consequence = "Locks with a fencing token fail: set lua-replicate-commands yes.";
+            (Fails, &*found, consequence)
         } else {
-            "Every lock reads the clock and writes in a script: none works."
+            let consequence = "Every lock reads the clock and writes in a script: none works. For \
+                               an access list see `keys` and `commands`.";
+            (Fails, &*found, consequence)
         };
-        verdict(Fails, found, consequence)
+        Finding::new("scripts", severity, found, consequence)
     }
 
-    fn wake_ups(&mut self) -> Verdict {
+    fn wake_ups(&self) -> Finding {
         let polls = "Waiters poll every 1 to 10 ms, and a loss is noticed at the next renewal.";
-        match self.is_notified() {
-            Ok(Some(true)) => self.told.wake_ups(),
-            Ok(Some(false)) => verdict(Limits, "accepted, but no message arrived", polls),
-            Ok(None) => {
-                let consequence = "A release wakes waiters if messages arrive.";
-                verdict(NotTold, "accepted, not tried", consequence)
-            }
-            Err(error) if is_of_now(&error) => verdict(NotTold, reason(&error), ASK_AGAIN),
-            Err(error) => verdict(Limits, reason(&error), polls),
-        }
+        let arrives = "A release wakes waiters, and a loss is noticed at once.";
+        let answer = self.is_notified();
+        let (severity, found, consequence) = match &answer {
+            Ok(true) => (Good, "a message arrived".to_owned(), arrives),
+            Ok(false) => (Limits, "accepted, but no message arrived".to_owned(), polls),
+            Err(error) if is_temporary(error) => (NotTold, reason(error), UNANSWERED),
+            Err(error) => (Limits, reason(error), polls),
+        };
+        Finding::new("wake-ups", severity, found, consequence)
     }
 
-    /// Reads the key while another connection listens, and writes it on a third one. `None`: the
-    /// key may not be written.
-    fn is_notified(&mut self) -> Result<Option<bool>> {
-        let mut ear = self.asking.open(Connector::open_to_listen)?;
-        let id = self
-            .asking
-            .ask_on(&mut ear, redis::cmd("CLIENT").arg("ID"))?;
-        self.asking.ask_on::<Value>(&mut ear, &subscribe())?;
-        let key = self.lock.key();
-        self.asking.ask::<Value>(&redirect_to(id))?;
-        self.asking.ask::<Value>(redis::cmd("PTTL").arg(key))?;
-        let mut writer = self.asking.open(Connector::open)?;
-        if self.write(&mut writer).is_err() {
-            return Ok(None);
-        }
-        let by = self.asking.patience();
-        let mut has_come = false;
-        while !has_come && !by.has_passed() {
-            ear.set_read_timeout(Some(by.remaining_up_to(Duration::MAX)))?;
-            let Ok(message) = ear.recv_response() else {
-                break;
-            };
-            let message = redis::from_redis_value::<(String, String, Vec<String>)>(message);
-            has_come = message.is_ok_and(|(_, _, keys)| keys.iter().any(|it| it == key));
-        }
-        self.delete(&mut writer);
-        Ok(Some(has_come))
+    /// Reads the key while another connection listens, and writes it on a third one.
+    fn is_notified(&self) -> Result<bool> {
+        let mut listener = Line::open(self.connector, self.deadline, Connector::open_to_listen)?;
+        let id = listener.ask(redis::cmd("CLIENT").arg("ID"))?;
+        listener.ask::<Value>(&subscribe())?;
+        let (mut reader, mut writer) = (self.line()?, self.line()?);
+        reader.ask::<Value>(&redirect_to(id))?;
+        reader.ask::<Value>(redis::cmd("PTTL").arg(self.lock.key()))?;
+        writer.ask::<Value>(&self.write())?;
+        let message = listener.use_for(Connection::recv_response);
+        let _ = writer.ask::<Value>(&self.delete());
+        let message = message.map(redis::from_redis_value::<(String, String, Vec<String>)>);
+        Ok(matches!(message, Ok(Ok((_, _, keys))) if keys.iter().any(|it| it == self.lock.key())))
     }
 
     /// Writes the key, with a short lifetime.
-    fn write(&self, connection: &mut Connection) -> RedisResult<()> {
+    fn write(&self) -> Cmd {
         let mut set = redis::cmd("SET");
         let set = set.arg(self.lock.key()).arg("probe");
-        self.asking.ask_on(connection, set.arg("PX").arg(LIFETIME))
+        set.arg("PX").arg(LIFETIME).to_owned()
     }
 
-    fn delete(&self, connection: &mut Connection) {
-        let mut del = redis::cmd("DEL");
-        let _ = (self.asking).ask_on::<Value>(connection, del.arg(self.lock.key()));
+    fn delete(&self) -> Cmd {
+        redis::cmd("DEL").arg(self.lock.key()).to_owned()
     }
 
-    fn replicas(&mut self) -> Verdict {
-        let told = self.told.replicas();
-        let connected = told.unwrap_or(1);
-        let mut wait = redis::cmd("WAIT");
-        wait.arg(connected).arg(REPLICAS_WAIT);
-        let confirmed = self.asking.open(Connector::open).and_then(|mut writer| {
+    fn replicas(&self) -> Finding {
+        let connected = self.report.replicas();
+        let confirmed = self.line().and_then(|mut line| {
             // Without a write, the replicas confirm the earlier ones.
-            let _ = self.write(&mut writer);
-            let confirmed = self.asking.ask_on::<usize>(&mut writer, &wait);
-            self.delete(&mut writer);
+            let _ = line.ask::<Value>(&self.write());
+            let mut wait = redis::cmd("WAIT");
+            wait.arg(connected.unwrap_or(1)).arg(REPLICAS_WAIT);
+            let confirmed = line.ask::<usize>(&wait);
+            let _ = line.ask::<Value>(&self.delete());
             Ok(confirmed?)
         });
-        match confirmed {
-            Err(error) if is_of_now(&error) || !self.told.is_master() => {
-                verdict(NotTold, reason(&error), ASK_AGAIN)
+        let (severity, found, consequence) = match confirmed {
+            Err(error) if is_temporary(&error) || !self.report.is_master() => {
+                (NotTold, reason(&error), UNANSWERED.to_owned())
             }
-            Err(error) => {
-                let consequence =
-                    "A lock that waits for replicas is refused: a failover may lose any lock.";
-                verdict(Limits, reason(&error), consequence)
-            }
-            Ok(0) if told.is_none_or(|told| told == 0) => {
-                let consequence =
-                    "No other server has copies: a lock that waits for replicas is not granted.";
-                verdict(Limits, "none", consequence)
-            }
-            Ok(confirmed) if told.is_some() && confirmed < connected => verdict(
+            Err(error) => (
                 Limits,
-                format!("{confirmed} of {connected} confirmed a write within {REPLICAS_WAIT} ms"),
+                reason(&error),
+                "A lock that waits for replicas is refused: a failover may lose any lock.".into(),
+            ),
+            Ok(0) if connected.is_none_or(|it| it == 0) => (
+                Limits,
+                "none".to_owned(),
+                "No other server has copies: a lock that waits for replicas is not granted.".into(),
+            ),
+            Ok(confirmed) => (
+                connected.map_or(Good, |it| if confirmed < it { Limits } else { Good }),
+                format!("{confirmed} confirmed a write within {REPLICAS_WAIT} ms"),
                 format!("A lock that waits for more than {confirmed} is not granted now."),
             ),
-            Ok(confirmed) => verdict(
-                Good,
-                format!("{confirmed} confirmed a write"),
-                format!("A lock may wait for up to {confirmed}."),
-            ),
-        }
+        };
+        Finding::new("replicas", severity, found, consequence)
     }
 
-    /// Measures the clock and the round trip.
-    fn times(&mut self) -> (Verdict, Verdict) {
+    /// Measures the clock and the round trip by the fastest of some samples.
+    fn times(&self) -> (Finding, Finding) {
         let mut samples = Vec::new();
-        for _ in 0..SAMPLES {
-            let (sent, local) = (time::now(), SystemTime::now());
-            let answer = self.asking.ask::<(u64, u64)>(&redis::cmd("TIME"));
-            let took = sent.elapsed();
-            match answer {
-                Ok((seconds, micros)) => {
-                    let server = Duration::from_secs(seconds) + Duration::from_micros(micros);
-                    samples.push((took, Some((server, local + took / 2))));
-                }
+        if let Ok(mut line) = self.line() {
+            for _ in 0..SAMPLES {
+                let (sent, local) = (time::now(), SystemTime::now());
+                let answer = line.ask::<(u64, u64)>(&redis::cmd("TIME"));
+                let took = sent.elapsed();
                 // A refusal takes a round trip too.
-                Err(error) if !error.is_io_error() => samples.push((took, None)),
-                Err(_) => {}
+                if !answer.as_ref().is_err_and(is_broken) {
+                    samples.push((took, answer.ok().map(|clock| (clock, local + took / 2))));
+                }
             }
         }
-        samples.sort_by_key(|(took, _)| *took);
-        let clock = samples
-            .first()
-            .and_then(|(took, clocks)| clocks.map(|it| (*took, it)));
-        let median = samples.get(samples.len() / 2).map(|(took, _)| *took);
-        (clock_of(clock), self.round_trip(median))
-    }
-
-    fn round_trip(&self, median: Option<Duration>) -> Verdict {
-        let Some(took) = median else {
-            let severity = if self.asking.is_gone { Fails } else { NotTold };
-            return verdict(severity, "no answer", "The server has stopped answering.");
+        let fastest = samples.into_iter().min_by_key(|(took, _)| *took);
+        let (severity, found, consequence) = match fastest {
+            None => {
+                // Another connection tells whether only this question has no answer.
+                let severity = self.line().map_or(Fails, |_| NotTold);
+                let consequence = "The server has stopped answering.";
+                (severity, "no answer".to_owned(), consequence)
+            }
+            Some((took, _)) => (
+                if took < SLOW { Good } else { Limits },
+                millis(took),
+                "An acquire takes one round trip, and a release another.",
+            ),
         };
-        let severity = if took < SLOW { Good } else { Limits };
-        let consequence = "An acquire takes one round trip, and a release another.";
-        verdict(severity, millis(took), consequence)
+        let round_trip = Finding::new("round trip", severity, found, consequence);
+        let clock = fastest.and_then(|(took, clocks)| clocks.map(|it| clock(took, it.0, it.1)));
+        let unknown = || Finding::new("clock", NotTold, "unknown", UNANSWERED);
+        (clock.unwrap_or_else(unknown), round_trip)
     }
 
     /// Tries the keys of a lock, each with a script that the server does not know.
-    fn keys(&mut self) -> Verdict {
+    fn keys(&self) -> Finding {
         let lock = self.lock;
-        let all = [
-            (lock.key().to_owned(), "lock"),
-            (lock.companion(), "fencing token"),
-            (lock.run_mark(), "mark of a run"),
-            (lock.mark("a"), "mark of a commit"),
-            (lock.proof("a"), "proof of a commit"),
+        let keys = [
+            (Fails, "lock", lock.key().to_owned()),
+            (Fails, "fencing token", lock.companion()),
+            (Limits, "mark of a run", lock.run_mark()),
+            (Limits, "mark of a commit", lock.mark("a")),
+            (Limits, "proof of a commit", lock.proof("a")),
         ];
-        let (mut patterns, mut without) = (Vec::new(), Vec::new());
-        for (key, what) in all {
-            let mut by_hash = redis::cmd("EVALSHA");
-            by_hash.arg("0".repeat(40)).arg(1).arg(&key);
-            match self.asking.ask::<Value>(&by_hash) {
-                Err(error) if is_of_key(&error) => {
-                    let pattern = key.replace(lock.text(), "*").replace("{a}", "{*}");
-                    patterns.push(format!("`{pattern}`"));
-                    without.push(what);
+        let tried = self.line().and_then(|mut line| {
+            let mut refused = Vec::new();
+            for (severity, what, key) in keys {
+                let mut by_hash = redis::cmd("EVALSHA");
+                by_hash.arg("0".repeat(40)).arg(1).arg(&key);
+                match line.ask::<Value>(&by_hash) {
+                    Err(error) if is_of_key(&error) => refused.push((severity, what, key)),
+                    Err(error) if error.code() != Some("NOSCRIPT") => return Err(error.into()),
+                    _ => {}
                 }
-                Err(error) if error.code() != Some("NOSCRIPT") => {
-                    return verdict(NotTold, "unknown", "It requires a script.");
-                }
-                _ => {}
+            }
+            Ok(refused)
+        });
+        match tried {
+            Err(error) => Finding::new("keys", NotTold, reason(&error), "It requires a script."),
+            Ok(refused) if refused.is_empty() => {
+                let found = format!("allowed, with the prefix `{}`", lock.prefix());
+                Finding::new("keys", Good, found, "A lock can use all of its keys.")
+            }
+            Ok(refused) => {
+                let of_each = |text: fn(&LockName, &(Severity, &str, String)) -> String| {
+                    refused.iter().map(|it| text(lock, it)).collect::<Vec<_>>()
+                };
+                let patterns = of_each(|lock, (_, _, key)| {
+                    format!("`{}`", key.replace(lock.text(), "*").replace("{a}", "{*}"))
+                });
+                let without = of_each(|_, (_, what, _)| format!("no {what}"));
+                let severity = refused.iter().map(|it| it.0).max().unwrap_or(Limits);
+                let found = format!("refused: {}", patterns.join(", "));
+                let without = without.join(", ");
+                let consequence = format!(
+                    "With this prefix there is {without}: the access list must allow these keys."
+                );
+                Finding::new("keys", severity, found, consequence)
             }
         }
-        if patterns.is_empty() {
-            let found = format!("allowed, with the prefix `{}`", lock.prefix());
-            return verdict(Good, found, "A lock can use all of its keys.");
-        }
-        let is_needed = |what: &&str| ["lock", "fencing token"].contains(what);
-        let severity = if without.iter().any(is_needed) {
-            Fails
-        } else {
-            Limits
-        };
-        let consequence = format!(
-            "With this prefix there is no {}: the access list must allow these keys.",
-            without.join(", no ")
-        );
-        verdict(
-            severity,
-            format!("refused: {}", patterns.join(", ")),
-            consequence,
-        )
     }
 
-    fn commands(&mut self) -> Verdict {
-        let answers = self
-            .asking
-            .open(Connector::open)
-            .and_then(|mut connection| {
-                let (all, count) = all(self.lock.key());
-                let (limit, mut answers) = (self.asking.patience().remaining(), Vec::new());
-                // An error, such as that of a master that has become a replica, is also among the
-                // answers.
-                let all = all.get_packed_pipeline();
-                let _ = exchange_each(&mut connection, &all, count, limit, |it| {
-                    answers.push(it.and_then(Value::extract_error));
-                });
-                let mut errors = answers.iter().filter_map(|it| it.as_ref().err());
-                match errors.find(|it| it.is_io_error()) {
-                    Some(error) => Err(error.clone().into()),
-                    None => Ok(answers),
-                }
+    fn commands(&self) -> Finding {
+        let (all, count) = needs::all(self.lock.key());
+        let packed = all.get_packed_pipeline();
+        let limit = self.connector.limits().answer;
+        let answers = self.line().and_then(|mut line| {
+            let mut answers: Vec<RedisResult<Value>> = Vec::new();
+            // An error, such as that of a master that has become a replica, is also among the
+            // answers.
+            let _ = line.use_for(|connection| {
+                let pass_on =
+                    |it: RedisResult<Value>| answers.push(it.and_then(Value::extract_error));
+                exchange_each(connection, &packed, count, limit, pass_on)
             });
+            let broken = answers
+                .iter()
+                .find_map(|it| it.as_ref().err().filter(|it| is_broken(it)));
+            broken.map_or(Ok(()), |error| Err(Error::from(error.clone())))?;
+            Ok(answers)
+        });
         match answers {
-            Ok(answers) => judge(&answers),
-            Err(error) => {
-                let consequence = "A missing command is noticed only when it is used.";
-                verdict(NotTold, reason(&error), consequence)
-            }
+            Ok(answers) => needs::judge(&answers),
+            Err(error) => Finding::new("commands", NotTold, reason(&error), UNANSWERED),
         }
     }
 }
 
 /// Judges the clock by the fastest sample: its round trip, the server's clock and this machine's.
-fn clock_of(fastest: Option<(Duration, (Duration, SystemTime))>) -> Verdict {
-    let Some((took, (server, local))) = fastest else {
-        return verdict(NotTold, "unknown", "Leases go by the server's clock.");
-    };
-    let local = local
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
+fn clock(took: Duration, (seconds, micros): (u64, u64), local: SystemTime) -> Finding {
+    let server = Duration::from_secs(seconds) + Duration::from_micros(micros);
+    let local = local.duration_since(SystemTime::UNIX_EPOCH);
+    let local = local.unwrap_or_default();
     let side = if server < local { "behind" } else { "ahead of" };
     let apart = server.abs_diff(local);
-    let (by, error) = (millis(apart), millis(took / 2));
-    let found = format!("{by} {side} this machine's, ± {error}");
-    if apart < APART + took / 2 {
-        let consequence = "Leases go by the server's clock: the difference does not matter.";
-        return verdict(Good, found, consequence);
-    }
-    let consequence = "Leases go by the server's clock; times of day, printed or given as an end, \
-                       are off by this.";
-    verdict(Limits, found, consequence)
+    let found = format!(
+        "{} {side} this machine's, ± {}",
+        millis(apart),
+        millis(took / 2)
+    );
+    let (severity, consequence) = if apart < APART + took / 2 {
+        (
+            Good,
+            "Leases go by the server's clock: the difference does not matter.",
+        )
+    } else {
+        let consequence = "Leases go by the server's clock; times of day, printed or given as an \
+                           end, are off by this.";
+        (Limits, consequence)
+    };
+    Finding::new("clock", severity, found, consequence)
 }
 
 fn millis(time: Duration) -> String {
     format!("{:.2} ms", time.as_secs_f64() * 1_000.0)
+}
+
+/// Returns true if the server refuses only for now, such as while it is loading.
+fn is_temporary(error: &Error) -> bool {
+    match error {
+        Error::Redis { source, .. } | Error::Unknown { source, .. } => may_pass(source),
+        _ => false,
+    }
 }
 
 /// Returns true if the access list forbids the key, and not the command.

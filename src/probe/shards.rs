@@ -1,16 +1,15 @@
 //! Probes each master of a cluster, and takes the worst finding on each topic.
 
-use std::{collections::BTreeMap, thread};
+use std::{collections::BTreeMap, io, thread};
 
 use super::{
     ask,
-    asking::reason,
     finding::{
         Finding,
         Severity::{Fails, Good, NotTold},
-        Verdict, verdict,
     },
-    told::FOLLOWED,
+    line::reason,
+    report::FOLLOWED,
 };
 use crate::{
     cluster::{Nodes, ShardId},
@@ -29,25 +28,23 @@ type AskedShard = (String, Vec<Finding>);
 /// No master answers.
 pub(super) fn ask_all(nodes: &Nodes, lock: &LockName, deadline: Deadline) -> Result<Vec<Finding>> {
     let (shards, _) = nodes.shards();
+    let ask_one = |(shard, lock)| {
+        let connector = nodes.pool_of(shard)?.connector();
+        let asked = ask(&connector, lock, deadline)?;
+        let address = connector.address(deadline);
+        let address = address.unwrap_or_else(|_| connector.server());
+        Ok((address, asked.findings))
+    };
+    let locks = one_in_each(nodes, lock, shards.len());
     // A master that does not answer does not keep the others waiting.
     let asked: Vec<Result<AskedShard>> = thread::scope(|scope| {
-        let start = |(shard, lock)| {
-            let asking = move || {
-                let connector = nodes.pool_of(shard)?.connector();
-                let asked = ask(&connector, lock, deadline)?;
-                let address = connector.address(deadline);
-                let address = address.unwrap_or_else(|_| connector.server());
-                Ok((address, asked.findings))
-            };
-            thread::Builder::new().spawn_scoped(scope, asking)
-        };
-        let locks = one_in_each(nodes, lock, shards.len());
+        let start = |shard| thread::Builder::new().spawn_scoped(scope, move || ask_one(shard));
         let threads: Vec<_> = locks.into_iter().map(start).collect();
-        let threads = threads.into_iter().map(|thread| match thread {
-            Ok(thread) => thread.join().unwrap_or_else(|_| Err(no_answer().into())),
-            Err(source) => Err(Error::thread(source)),
-        });
-        threads.collect()
+        let result = |thread: io::Result<thread::ScopedJoinHandle<'_, _>>| {
+            let joined = thread.map_err(Error::thread)?.join();
+            joined.unwrap_or_else(|_| Err(no_answer().into()))
+        };
+        threads.into_iter().map(result).collect()
     });
     let (asked, failed): (Vec<_>, Vec<_>) = asked.into_iter().partition(Result::is_ok);
     let asked: Vec<_> = asked.into_iter().flatten().collect();
@@ -57,8 +54,8 @@ pub(super) fn ask_all(nodes: &Nodes, lock: &LockName, deadline: Deadline) -> Res
         failed => {
             let mut findings = worst_of_each(&asked);
             let group = [
-                Finding::new("topology", topology(nodes)),
-                Finding::new("shards", answering(asked.len(), shards.len(), failed)),
+                topology(nodes),
+                answering(asked.len(), shards.len(), failed),
             ];
             // After the server, if any was asked.
             let at = findings.len().min(1);
@@ -84,34 +81,36 @@ fn one_in_each(nodes: &Nodes, lock: &LockName, shards: usize) -> BTreeMap<ShardI
     locks
 }
 
-fn topology(nodes: &Nodes) -> Verdict {
+fn topology(nodes: &Nodes) -> Finding {
     let (shards, unserved) = nodes.shards();
     let found = format!("a cluster of {} shards", shards.len());
     if unserved == 0 {
-        return verdict(Good, found, FOLLOWED);
+        return Finding::new("topology", Good, found, FOLLOWED);
     }
     let why = nodes.why_unserved();
     let found = format!("{found}, unserved slots: {unserved}{why}");
-    verdict(Fails, found, "Locks in unserved slots fail.")
+    let consequence = "Locks in unserved slots fail.";
+    Finding::new("topology", Fails, found, consequence)
 }
 
-fn answering(asked: usize, shards: usize, failed: Option<Error>) -> Verdict {
+fn answering(asked: usize, shards: usize, failed: Option<Error>) -> Finding {
     let found = format!("{asked} of {shards} answer");
-    match failed {
-        None if asked == shards => {
-            let consequence = "This report has the worst of them on each topic.";
-            verdict(Good, found, consequence)
-        }
-        None => verdict(
-            NotTold,
-            found,
-            "The others serve few slots, and were not asked.",
+    let (severity, found, consequence) = match failed {
+        Some(error) => (
+            Fails,
+            format!("{found}: {}", reason(&error)),
+            "Locks in the slots of the others fail.",
         ),
-        Some(error) => {
-            let consequence = "Locks in the slots of the others fail.";
-            verdict(Fails, format!("{found}: {}", reason(&error)), consequence)
+        None if asked < shards => {
+            let consequence = "The others serve few slots, and were not asked.";
+            (NotTold, found, consequence)
         }
-    }
+        None => {
+            let consequence = "This report has the worst of them on each topic.";
+            (Good, found, consequence)
+        }
+    };
+    Finding::new("shards", severity, found, consequence)
 }
 
 /// Says where the worst finding is, if not everywhere.
@@ -121,13 +120,8 @@ fn worst_of_each(asked: &[AskedShard]) -> Vec<Finding> {
         let each = asked
             .iter()
             .filter_map(|it| Some((&it.0, it.1.get(topic)?)));
-        let (address, worst) = each.clone().reduce(|worst, other| {
-            if other.1.severity > worst.1.severity {
-                other
-            } else {
-                worst
-            }
-        })?;
+        // Of equal ones the first, so that each run names the same master.
+        let (address, worst) = each.clone().rev().max_by_key(|it| it.1.severity)?;
         let mut finding = worst.clone();
         let mut others = each.filter(|(_, other)| other.found != worst.found);
         if !finding.found.ends_with(address) && others.next().is_some() {

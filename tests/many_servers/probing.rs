@@ -149,6 +149,11 @@ fn the_worst_master_is_named() {
     let found = probe(&cluster.url());
     let expected = format!("allkeys-lru, at 127.0.0.1:{}", worst.port());
     says(&found, "memory", Severity::Limits, &expected);
-    says(&found, "persistence", Severity::Limits, "none");
+    says(
+        &found,
+        "persistence",
+        Severity::Limits,
+        "no append-only file",
+    );
     assert!(!found.finding("persistence").unwrap().found.contains(" at "));
 }
