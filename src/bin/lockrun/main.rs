@@ -24,20 +24,29 @@ fn main() -> std::process::ExitCode {
     use std::{
         env,
         io::{self, Write},
+        os::fd::AsFd,
     };
 
+    use nix::poll::{PollFd, PollFlags, poll};
+
     use deciding::outcome;
-    use doing::{guard, guardian};
+    use doing::{command, guard, guardian};
     use speaking::{messages, speaker::Speaker};
 
-    if env::args_os().skip(1).eq([guard::GUARDIAN]) {
-        return guardian::main();
+    let mut words = env::args_os().skip(1);
+    match words.next() {
+        Some(word) if word == guard::GUARDIAN => return guardian::main(),
+        Some(word) if word == command::BECOME => return command::main(words),
+        _ => {}
     }
     let speaker = match Speaker::start() {
         Ok(speaker) => speaker,
         Err(error) => {
-            // Nothing depends on lockrun yet, so it may wait for a reader.
-            let _ = io::stderr().write_all(messages::system(&error).line().as_bytes());
+            let mut stderr = io::stderr();
+            let room = poll(&mut [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)], 0u8);
+            if room == Ok(1) {
+                let _ = stderr.write_all(messages::system(&error).line().as_bytes());
+            }
             return outcome::SYSTEM.into();
         }
     };

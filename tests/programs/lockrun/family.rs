@@ -8,9 +8,9 @@ use redis::Commands;
 use crate::{
     common::{
         SLACK, Server,
-        wait::{at_once, comes_true, unless_halted},
+        wait::{PATIENCE, at_once, comes_true, unless_halted},
     },
-    lockrun::tool::{KEY, LONG, Tool, is_locked, ms, send},
+    lockrun::tool::{KEY, LONG, Tool, is_locked, lockrun, ms, send},
 };
 
 /// Commands that take the job out of the group. Some end at once when they are told to.
@@ -52,11 +52,11 @@ impl Event {
     }
 }
 
-/// The job ignores TERM. It sleeps first, since the guardian learns of it after its start.
+/// The job ignores TERM.
 fn nothing_is_left_after(event: Event) {
     at_once(WRAPPERS, |wrapper| {
         let server = Server::start().unwrap();
-        let job = format!(r#"sleep 1; trap "echo told" TERM; echo in; {LONG}"#);
+        let job = format!(r#"trap "echo told" TERM; echo in; {LONG}"#);
         let script = format!("export JOB='{job}'; {wrapper}");
         let mut tool = Tool::apart(&server, "--lease 3s", &script);
         tool.hear("in");
@@ -77,6 +77,26 @@ fn nothing_is_left_after(event: Event) {
 #[test]
 fn of_a_killed_lockrun_no_process_is_left() {
     nothing_is_left_after(Event::Killed);
+}
+
+/// It is killed as soon as the command's process exists, which leaves the group at once.
+#[test]
+fn of_a_lockrun_killed_at_the_start_of_its_command_no_process_is_left() {
+    at_once(0..12, |_| {
+        let server = Server::start().unwrap();
+        let mut command = lockrun(&server);
+        let mut tool = Tool::spawn(command.args(["--", "setsid", "sh", "-c", LONG]));
+        let lockrun = tool.pid();
+        let children = format!("/proc/{lockrun}/task/{lockrun}/children");
+        let children = || fs::read_to_string(&children).unwrap();
+        let since = Instant::now();
+        // The guardian is the first of them.
+        while children().split_whitespace().count() < 2 {
+            assert!(since.elapsed() < PATIENCE && tool.is_running());
+        }
+        tool.signal(Signal::SIGKILL);
+        tool.silence();
+    });
 }
 
 #[test]
@@ -126,14 +146,29 @@ fn of_a_wrapper_that_ends_alone_no_process_is_left() {
     });
 }
 
+/// The rest of its lease no longer counts.
+#[test]
+fn a_lockrun_that_is_stopped_after_the_loss_of_its_lock_leaves_no_command() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let script = format!("trap 'echo told' TERM; echo in; {LONG}");
+        let mut tool = Tool::apart(&server, "--lease 1h --grace 2s", &script);
+        tool.hear("in");
+        let _: () = server.connection().unwrap().del(KEY).unwrap();
+        tool.hear("told").signal(Signal::SIGSTOP);
+        tool.silence();
+        tool.signal(Signal::SIGCONT);
+        tool.ends_with(70);
+    });
+}
+
 /// What it starts after a search is found by its parent only.
 #[test]
 fn a_command_that_starts_processes_all_the_time_leaves_none() {
     unless_halted(|| {
         let server = Server::start().unwrap();
-        // It sleeps first, since the guardian learns of it after its start.
         let starts = "while [ $n -lt 400 ]; do n=$((n+1)); setsid sleep 20 & done";
-        let script = format!("exec setsid sh -c 'sleep 0.5; n=0; echo in; {starts}'");
+        let script = format!("exec setsid sh -c 'n=0; echo in; {starts}'");
         for prefix in ["1:", "2:", "3:"] {
             let mut tool = Tool::apart(&server, &format!("--prefix {prefix}"), &script);
             tool.hear("in").signal(Signal::SIGKILL);

@@ -52,6 +52,36 @@ fn the_guardian_survives_every_signal_that_can_be_blocked() {
     });
 }
 
+/// It is stopped as soon as it is one, and not only lockrun's child.
+#[test]
+fn a_guardian_that_does_not_start_is_not_waited_for() {
+    let server = Server::start().unwrap();
+    let is_refused = || {
+        let mut tool = Tool::start(&server, "", "exit 3");
+        let lockrun = tool.pid();
+        let children = format!("/proc/{lockrun}/task/{lockrun}/children");
+        let is_guardian = |child: &&str| {
+            let words = fs::read_to_string(format!("/proc/{child}/cmdline"));
+            words.is_ok_and(|words| words.starts_with("lockrun: guardian"))
+        };
+        while tool.is_running() {
+            let children = fs::read_to_string(&children).unwrap();
+            if let Some(guardian) = children.split_whitespace().find(is_guardian) {
+                send(guardian.parse().unwrap(), Signal::SIGSTOP);
+                break;
+            }
+        }
+        let ended = tool.ends();
+        // Otherwise it was ready before it was stopped.
+        let expected = "lockrun: system error: the guardian, a second process, does not start";
+        let is_refused = ended.code == 71;
+        assert!(!is_refused || ended.err.trim() == expected, "{ended:?}");
+        is_refused
+    };
+    assert!((0..5).any(|_| is_refused()));
+    assert!(!is_locked(&server));
+}
+
 #[test]
 fn a_stopped_command_is_reported_once() {
     unless_halted(|| {

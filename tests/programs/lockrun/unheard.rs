@@ -428,6 +428,15 @@ const CASES: &[Case] = &[
         },
     },
     Case {
+        says: &[("system", "system error: ")],
+        run: |stage| {
+            // No thread can be started, not even the one that writes.
+            let mut lockrun = lockrun_at(&stage.server.url());
+            lockrun.env("RUST_MIN_STACK", (1_u64 << 50).to_string());
+            (stage.spawn(lockrun.args(["--", "true"])), 71)
+        },
+    },
+    Case {
         says: &[("in_json", r#""outcome":"ended""#)],
         run: |stage| (stage.start("--json", "exit 3"), 3),
     },

@@ -2,13 +2,14 @@
 
 use std::{
     io::{self, Read, Write},
-    os::unix::process::CommandExt,
+    os::{fd::AsFd, unix::process::CommandExt},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::Duration,
 };
 
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
+    poll::{PollFd, PollFlags, poll},
     sys::signal::{Signal, kill, killpg},
     time::{ClockId, clock_gettime},
     unistd::{Pid, getpgid, getpgrp},
@@ -26,6 +27,8 @@ pub(crate) const GUARDIAN: &str = "--be-the-guardian-of-a-command";
 pub(crate) const READY: u8 = b'R';
 /// Sent by the guardian before it kills the command.
 pub(crate) const ENDING: u8 = b'E';
+/// The start of the guardian takes at most this many milliseconds.
+const START: u16 = 5_000;
 
 /// A message from lockrun to the guardian, one per line. The end of the pipe means that lockrun is
 /// gone.
@@ -99,10 +102,12 @@ impl Guard {
         let (Some(to), Some(mut from)) = pipes else {
             return Err(io::Error::other("the guardian has no pipes"));
         };
-        let mut said = [0];
-        from.read_exact(&mut said).map_err(|_| {
-            io::Error::other("the guardian, a second process, has ended before the command's start")
-        })?;
+        let is_ready = poll(&mut [PollFd::new(from.as_fd(), PollFlags::POLLIN)], START);
+        if is_ready != Ok(1) || from.read_exact(&mut [0]).is_err() {
+            let _ = guardian.kill().and_then(|()| guardian.wait());
+            let text = "the guardian, a second process, does not start";
+            return Err(io::Error::other(text));
+        }
         // A guardian that is stopped reads nothing.
         fcntl(&to, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let group = Pid::from_raw(group);
@@ -121,16 +126,13 @@ impl Guard {
     }
 
     /// Takes the command in, which may leave the group.
-    pub(crate) fn take_in(&mut self, command: &Child) {
-        if let Some(command) = ProcessId::of(command.id()) {
-            self.add(command);
-        }
+    pub(crate) fn take_in(&mut self, command: &Child) -> io::Result<()> {
+        ProcessId::of(command.id()).map_or(Ok(()), |command| self.add(command))
     }
 
-    fn add(&mut self, process: ProcessId) {
+    fn add(&mut self, process: ProcessId) -> io::Result<()> {
         self.family.remember(process);
-        // If the guardian is gone, lockrun continues alone.
-        let _ = self.say(Word::Member(process));
+        self.say(Word::Member(process))
     }
 
     /// Tells the guardian to kill the command when only `margin` of `left` remains, even if lockrun
@@ -173,17 +175,20 @@ impl Guard {
         };
     }
 
-    /// Tells a running command to end, and whatever has left its group. The guardian stands aside.
-    pub(crate) fn end(&mut self, running: Option<&Child>, signal: Signal) {
-        self.stand_aside();
+    /// Tells a command that was not reaped to end, and whatever has left its group. The guardian
+    /// leaves the group, which then has no members but the command and its descendants.
+    pub(crate) fn end(&mut self, command: &Child, signal: Signal) {
+        // If the guardian is gone, the group does not empty, and is killed after the grace.
+        let _ = self.say(Word::Aside);
         // A process that ends may leave others behind that cannot be found without it.
-        let outside = running.map(|_| self.family.outside()).unwrap_or_default();
+        let outside = self.family.outside();
         for process in &outside {
-            self.add(*process);
+            // If the guardian is gone, lockrun continues alone.
+            let _ = self.add(*process);
         }
         // A stopped process handles no signal but KILL.
         for signal in [signal, Signal::SIGCONT] {
-            self.send(running.filter(|_| outside.is_empty()), signal);
+            self.send(outside.is_empty().then_some(command), signal);
             for process in &outside {
                 process.send(signal);
             }
@@ -194,13 +199,6 @@ impl Guard {
     pub(crate) fn kill(&self, running: Option<&Child>) {
         self.family.kill();
         self.send(running, Signal::SIGKILL);
-    }
-
-    /// Tells the guardian to leave the group, which then has no members but the command and its
-    /// descendants.
-    fn stand_aside(&mut self) {
-        // If the guardian is gone, the group does not empty, and is killed after the grace.
-        let _ = self.say(Word::Aside);
     }
 
     /// True if no process is left of those that end with the command.
@@ -242,7 +240,7 @@ impl Guard {
 }
 
 /// The path of this program. On Linux it stays valid if the file is replaced.
-fn this_program() -> io::Result<std::path::PathBuf> {
+pub(crate) fn this_program() -> io::Result<std::path::PathBuf> {
     if cfg!(target_os = "linux") {
         return Ok("/proc/self/exe".into());
     }

@@ -145,15 +145,16 @@ impl Job<'_> {
         // lockrun may have been stopped; the command may have ended by itself meanwhile.
         self.check_command();
         if self.ending.is_running() {
-            self.end(Signal::SIGTERM);
             let lost = if left.is_zero() {
                 Lost::of(weakest)
             } else {
                 Lost::new(weakest.name(), Why::NotRenewed)
             };
             let subject = self.arguments.subject_of(&lost.lock);
-            self.speaker.say(&messages::ending(&subject, lost.why));
+            let message = messages::ending(&subject, lost.why);
             self.lost = Some(lost);
+            self.end(Signal::SIGTERM);
+            self.speaker.say(&message);
         }
     }
 
@@ -220,9 +221,13 @@ impl Job<'_> {
     }
 
     fn end(&mut self, signal: Signal) {
-        let running = self.status.is_none().then_some(&self.command);
-        self.guard.end(running, signal);
         self.ending.was_told(Instant::now());
+        if self.lost.is_some() {
+            // Its lease may last for hours, while others hold the lock.
+            let left = self.pause();
+            let _ = self.guard.end_in(|| left, Duration::ZERO);
+        }
+        self.guard.end(&self.command, signal);
     }
 
     fn send(&self, signal: Signal) {
@@ -241,8 +246,11 @@ impl Job<'_> {
 
     fn was_renewed(&mut self) {
         let (held, margin) = (self.held, self.arguments.margin());
-        // After the loss of a lock the guardian keeps its last deadline.
-        if held.is_held() && self.guard.end_in(|| held.remaining(), margin).is_err() {
+        // After the loss of a lock the guardian has the deadline of the command's end.
+        if self.lost.is_none()
+            && held.is_held()
+            && self.guard.end_in(|| held.remaining(), margin).is_err()
+        {
             self.speaker.say(&messages::guardian_gone());
         }
         // The renewals of other locks may still fail.

@@ -163,10 +163,6 @@ impl<'a> Run<'a> {
             self.speaker.say(&messages::acquired(self.arguments, lease));
         }
         let mut guard = Guard::start(self.started).map_err(Conclusion::System)?;
-        // lockrun may have been stopped for any length of time.
-        if let (Duration::ZERO, lease) = held.weakest() {
-            return Err(Conclusion::Lost(Loss::before_the_command(Lost::of(lease))));
-        }
         let command = command::start(self.arguments, self.started, held, &mut guard)?;
         Ok(job::watch(
             (self.arguments, self.speaker),
