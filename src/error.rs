@@ -139,7 +139,7 @@ pub enum Error {
     ///
     /// It is the lock's own key, the companion key of a lock with a fencing token (it ends in
     /// `:lease`), the mark of work that runs once (it ends in `:lease:ran`), or a key of one of the
-    /// book's [semaphores](crate::recipes::book_semaphore).
+    /// book's [semaphores](crate::book::semaphore).
     WrongKind {
         /// The function and the lock.
         context: ErrorContext,

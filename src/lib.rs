@@ -104,16 +104,17 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
+pub mod book;
 mod cancel;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod error;
 pub mod event;
 mod locks;
-pub mod market;
 mod name;
 mod pool;
 mod probe;
+mod ran;
 pub mod recipes;
 mod renewing;
 mod server;
@@ -121,7 +122,6 @@ mod server;
 pub mod testing;
 mod time;
 mod token;
-mod verdict;
 mod waiting;
 mod watchdog;
 mod wire;
@@ -131,6 +131,22 @@ mod wire;
 #[doc = include_str!("../docs/recipes.md")]
 struct Page;
 
+pub use book::market;
+#[doc(inline)]
+pub use book::{
+    lock::{
+        acquire_lock, acquire_lock_with_timeout, commit_while_held, release_lock,
+        transaction_while_held, transaction_with_lock, with_lock, with_locks,
+    },
+    market::{
+        Listing, MarketLock, Purchase, list_item, list_item_with_lock, list_item_with_market_lock,
+        purchase_item, purchase_item_with_lock, purchase_item_with_market_lock,
+    },
+    semaphore::{
+        acquire_fair_semaphore, acquire_semaphore, acquire_semaphore_with_lock,
+        refresh_fair_semaphore, release_fair_semaphore, release_semaphore,
+    },
+};
 pub use cancel::Cancel;
 #[cfg(feature = "cluster")]
 pub use cluster::{Nodes, NodesBuilder};
@@ -139,28 +155,13 @@ pub use event::Events;
 #[cfg(feature = "tracing")]
 pub use event::TracingEvents;
 pub use locks::{
-    Committed, HeldLocks, Holder, Inspection, LastRun, Lease, Leases, Lock, LockSet, Locks, Once,
-    Options, Ran,
-};
-#[doc(inline)]
-pub use market::{
-    Listing, MarketLock, Purchase, list_item, list_item_with_lock, list_item_with_market_lock,
-    purchase_item, purchase_item_with_lock, purchase_item_with_market_lock,
+    Committed, HeldLocks, Inspection, Lease, Leases, Lock, LockSet, Locks, Once, Options,
 };
 pub use name::Owner;
 pub use pool::{Pool, PoolBuilder, PooledConnection};
 pub use probe::{Finding, Probe, Severity};
-#[doc(inline)]
-pub use recipes::book_semaphore::{
-    acquire_fair_semaphore, acquire_semaphore, acquire_semaphore_with_lock, refresh_fair_semaphore,
-    release_fair_semaphore, release_semaphore,
-};
-#[doc(inline)]
-pub use recipes::simple::{
-    acquire_lock, acquire_lock_with_timeout, commit_while_held, release_lock,
-    transaction_while_held, transaction_with_lock, with_lock, with_locks,
-};
-pub use recipes::transaction::WatchedConnection;
+pub use ran::Ran;
+pub use recipes::{Holder, LastRun, WatchedConnection};
 pub use renewing::{lease_state::RenewalState, signal::LostSignal};
 pub use token::{FencingToken, Token};
 pub use watchdog::{Keep, Renewal, Watchdog};

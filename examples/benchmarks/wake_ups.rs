@@ -201,7 +201,7 @@ impl ByHand {
             sides: [Hands::new(server)?, Hands::new(server)?],
             attempt,
             acquire: Script::new(include_str!("../../src/recipes/mutex/acquire.lua")),
-            release: Script::new(include_str!("../../src/recipes/mutex/release.lua")),
+            release: Script::new(include_str!("../../src/wire/release.lua")),
         })
     }
 

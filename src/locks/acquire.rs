@@ -44,10 +44,7 @@ use crate::{
     error::{Error, Operation, Result, unanswered_ahead},
     event::{Acquired, AlreadyRun, Contended, Retrying},
     pool::{HOPS, Limits},
-    recipes::{
-        hold::{Hold, LockKind},
-        once::LastRun,
-    },
+    recipes::{Hold, LastRun, LockKind},
     renewing::keeper::Handle,
     server::{Patience, Reply},
     time::{Backoff, Deadline},

@@ -25,10 +25,7 @@ use redis::RedisError;
 use super::{lease::LeaseGrant, options::Settings};
 use crate::{
     error::{Error, Operation, Result, WrongKey, is_unconfirmed, may_pass, refusal, wrong_key},
-    recipes::{
-        hold::{Attempt, Hold, LockKind},
-        once::LastRun,
-    },
+    recipes::{Attempt, Hold, LastRun, LockKind},
     server::Reply,
     token::FencingToken,
     waiting::{ASKS_AGAIN, Leaving},
@@ -124,7 +121,7 @@ impl<'a> Attempts<'a> {
         self.is_out |= reply.again;
         let attempt = match reply
             .answer
-            .and_then(|answer| self.hold.understood(&answer))
+            .and_then(|answer| self.hold.read_attempt(&answer))
         {
             Ok(attempt) => attempt,
             Err(error) if self.may_move && error.code() == Some("MOVED") => {

@@ -15,14 +15,10 @@ use super::{lease::Lease, release::GIVES_BACK_WITHIN};
 use crate::{
     error::{Error, Operation, Result},
     name::check_size,
-    recipes::{
-        once::LastRun,
-        transaction::{CommitMark, HeldCommit, Transaction, WatchedConnection},
-    },
+    recipes::{CommitMark, Evidence, HeldCommit, LastRun, Transaction, WatchedConnection},
     renewing::{entry::Ask, lease_state::RenewalState},
     server::Patience,
     time::{Backoff, Deadline, lease_millis},
-    verdict::Evidence,
     wire::{count, is_interrupted},
 };
 

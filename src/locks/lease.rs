@@ -13,10 +13,9 @@ use redis::RedisError;
 
 use crate::{
     error::{Error, Operation, Result},
-    recipes::hold::Hold,
+    recipes::{Evidence, Hold},
     time::lease_millis,
     token::{FencingToken, Token},
-    verdict::Evidence,
 };
 use crate::{
     event::HoldEnd,

@@ -20,9 +20,8 @@ use crate::{
     event::{AcquireFailed, Waiting},
     name::{LockName, Owner},
     recipes::{
-        hold::{Hold, LockKind},
-        inspect::{Found, Holder, force_releasing, inspecting, understood, understood_taken},
-        once::LastRun,
+        Found, Hold, Holder, LastRun, LockKind, force_releasing, inspecting, read_forced_release,
+        read_inspection,
     },
     server::Patience,
     time::Deadline,
@@ -182,7 +181,7 @@ impl Lock {
         let lock = self.lock_name()?;
         let operation = Operation::new("Lock::inspect", &self.name);
         let answer = self.ask(&lock, inspecting)?;
-        let found = answer.and_then(understood);
+        let found = answer.and_then(read_inspection);
         found
             .map(|found| self.inspection(found, &lock))
             .map_err(|error| operation.failed(error))
@@ -226,7 +225,7 @@ impl Lock {
         };
         stack.released(lock.key(), &taken);
         let (taken, found) = answer
-            .and_then(understood_taken)
+            .and_then(read_forced_release)
             .map_err(|error| operation.unanswered(None, error))?;
         let found = self.inspection(found, &lock);
         if found.is_held() && !taken {
@@ -306,7 +305,7 @@ impl Lock {
         let look = self
             .lock_name()
             .and_then(|lock| self.ask(&lock, inspecting));
-        let seen = look.map(|answer| answer.and_then(understood));
+        let seen = look.map(|answer| answer.and_then(read_inspection));
         let Ok(Ok((kind, _))) = seen else {
             return error;
         };

@@ -20,7 +20,6 @@ mod set_wait;
 mod stack;
 mod stacks;
 
-pub use crate::recipes::{inspect::Holder, once::LastRun, ran::Ran};
 pub use commit::Committed;
 pub use held::HeldLocks;
 pub use lease::Lease;
@@ -38,7 +37,7 @@ use crate::{
     name::LockName,
     pool::{Pool, PoolBuilder, Target},
     probe::Probe,
-    recipes::hold::LockKind,
+    recipes::LockKind,
     server::{RedisServer, Server},
 };
 use options::Settings;

@@ -27,11 +27,11 @@ use super::{
 use crate::{
     error::{Result, no_answer},
     event::{HoldEnd, Released},
+    recipes::Evidence,
     renewing::lease_state::RenewalState,
     server::{Patience, RenewalError, Reply},
     time::{self, Deadline},
     token::{FencingToken, Token},
-    verdict::Evidence,
     waiting::HandOverBudget,
     wire::Call,
 };

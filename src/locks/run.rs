@@ -9,15 +9,11 @@ use std::time::Duration;
 use super::{lease::Lease, lock::Lock};
 use crate::{
     error::{Error, Operation, Result, ensure, is_unconfirmed, no_answer},
-    recipes::{
-        hold::LockKind,
-        once::{LastRun, last_run, understood},
-        ran::Ran,
-    },
+    ran::Ran,
+    recipes::{Evidence, LastRun, LockKind, last_run, read_mark},
     renewing::lease_state::RenewalState,
     server::{Patience, RenewalError},
     time::{Backoff, Deadline, period_millis},
-    verdict::Evidence,
     wire::Call,
 };
 
@@ -187,7 +183,7 @@ impl Lock {
         let lock = self.lock_name()?;
         let answer = self.ask(&lock, last_run)?;
         answer
-            .and_then(|answer| understood(&answer))
+            .and_then(|answer| read_mark(&answer))
             .map_err(|error| operation.failed(error))
     }
 }

@@ -12,7 +12,7 @@ use redis::Pipeline;
 use super::{lease::Lease, lock::Lock, options::Options, release::let_go_all, set_wait::SetWait};
 use crate::{
     error::{Error, Operation, Result, ensure},
-    recipes::transaction::{HeldCommit, Proof, Transaction, WatchedConnection},
+    recipes::{HeldCommit, Proof, Transaction, WatchedConnection},
     renewing::signal::LostSignal,
     time::Deadline,
     token::FencingToken,

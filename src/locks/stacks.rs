@@ -14,7 +14,7 @@ use crate::{
     name::LockName,
     pool::{Limits, PooledConnection, Process},
     probe::Probe,
-    recipes::reentrant::EndedHolds,
+    recipes::EndedHolds,
     server::{PerServer, Server},
     time::{Clock, Deadline},
 };

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     error::{Error, Operation, Result},
-    wire::{BusyReply, Call, Replicas, command},
+    wire::{BusyReply, Call, Replicas, command, releasing},
 };
 
 impl Hold {
@@ -107,7 +107,7 @@ impl Hold {
     /// Releases the hold: returns more than 0 if the lock was ours.
     pub(crate) fn giving_back(&self) -> Call {
         match self.kind {
-            LockKind::Mutex => mutex::releasing(self.lock.key(), &self.token),
+            LockKind::Mutex => releasing(self.lock.key(), &self.token),
             LockKind::Reentrant => reentrant::releasing(self, Levels::Counted),
             LockKind::Read => read_write::releasing(self, Side::Reader),
             LockKind::Write => read_write::releasing(self, Side::Writer),

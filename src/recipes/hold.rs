@@ -10,13 +10,12 @@ use redis::{Connection, RedisResult, Value};
 use super::{
     once::{self, LastRun},
     reentrant::EndedHolds,
-    wait::until_granted,
 };
 use crate::{
     error::{Operation, Result, makes_no_sense},
     name::{LockName, Owner},
     token::{FencingToken, Token},
-    wire::{Call, Replicas, count, fencing_token},
+    wire::{Call, Replicas, count, fencing_token, until_granted},
 };
 
 /// The kind of a lock.
@@ -38,7 +37,7 @@ impl LockKind {
 
 /// One hold on one lock of any kind, for a [`Watchdog`](crate::Watchdog) to renew.
 ///
-/// Any function may have acquired the lock. A hold of the [article's](super::read_write) editions
+/// Any function may have acquired the lock. A hold of the article's editions
 /// cannot be renewed safely, so it has no constructor.
 #[derive(Clone, Debug)]
 pub struct Hold {
@@ -109,7 +108,7 @@ impl Grant {
 
 /// A hold is identified by the token that acquires it.
 impl Hold {
-    /// Creates a hold on a [`mutex`](super::mutex) or on the book's [`simple`](super::simple) lock,
+    /// Creates a hold on a [`mutex`](super::mutex) or on the [book's](crate::acquire_lock) lock,
     /// which have the same key and value.
     ///
     /// # Errors
@@ -255,7 +254,7 @@ impl Hold {
     ) -> Result<Option<Grant>> {
         let operation = Operation::new(function, self.lock.text());
         until_granted(operation, &self.token, acquire_timeout, || {
-            Ok(match self.understood(&call.send(conn)?)? {
+            Ok(match self.read_attempt(&call.send(conn)?)? {
                 Attempt::Granted { fence, number, .. } => Some(Grant {
                     fencing_token: fence.unwrap_or(FencingToken::new(0)),
                     count: number.max(1),
@@ -266,9 +265,9 @@ impl Hold {
     }
 
     /// Reads the reply to an acquire attempt.
-    pub(crate) fn understood(&self, answer: &Value) -> RedisResult<Attempt> {
+    pub(crate) fn read_attempt(&self, answer: &Value) -> RedisResult<Attempt> {
         if self.period_millis.is_some()
-            && let Some(run) = once::understood(answer)?
+            && let Some(run) = once::read_mark(answer)?
         {
             return Ok(Attempt::AlreadyRun(run));
         }
@@ -343,10 +342,10 @@ mod tests {
             array(&[1, 5, 1]),
         ];
         for other in others {
-            assert!(hold.understood(&other).is_err(), "{other:?}");
+            assert!(hold.read_attempt(&other).is_err(), "{other:?}");
         }
         for (granted, left) in [(Value::Int(3), 2), (array(&[1, 5]), 0)] {
-            let attempt = hold.understood(&granted).unwrap();
+            let attempt = hold.read_attempt(&granted).unwrap();
             assert!(
                 matches!(attempt, Attempt::Granted { number, fence: None, .. } if number == left),
                 "{attempt:?}"

@@ -1,32 +1,46 @@
 //! Plain functions on one connection for each kind of lock, and their scripts.
 
+// Called by `server`, `renewing`, `watchdog` and `locks`, through what this file hands on, and by
+// `book` for its transactions. Locks nothing but `reentrant::EndedHolds`, which asks nobody.
+//
 // Each kind is a folder: the Lua files are its scripts, and `mod.rs` has the plain functions and
-// builds the call of each script. All kinds share `hold`, and `calls` picks the call by the kind.
-// `wait` is the loop of all functions that wait.
+// builds the call of each script. `once` is the mark of work that runs once per period. All kinds
+// share `hold`, and `calls` picks the call by the kind; `verdict` says what a reply means for a
+// hold, `inspect` who holds a lock, and `transaction` writes while it is held.
 //
 // To add a kind, add a folder here, a `LockKind` with a constructor of `Hold`, and an arm to each
 // `match` in `calls`; the modules above use a `Hold`. If kinds wait or are released in different
 // ways, `locks` checks the kind, in `acquire`, `attempts`, `lock` and `run`. The stand-in for tests
 // implements each script in `testing/store/scripts.rs`.
 
-mod article;
-pub mod book_semaphore;
 mod calls;
-pub(crate) mod hold;
-pub(crate) mod inspect;
+mod hold;
+mod inspect;
 pub mod mutex;
-pub(crate) mod once;
-pub(crate) mod ran;
+mod once;
 pub mod read_write;
 pub mod reentrant;
 pub mod semaphore;
-pub mod simple;
-pub(crate) mod transaction;
-mod wait;
+mod transaction;
+mod verdict;
 
 use redis::Value;
 
+pub(crate) use hold::{Attempt, LockKind};
 pub use hold::{Grant, Hold};
+pub use inspect::Holder;
+pub(crate) use inspect::{
+    Found, force_releasing, inspecting, read_forced_release, read_inspection,
+};
+pub use once::LastRun;
+pub(crate) use once::{last_run, read_mark};
+pub(crate) use reentrant::EndedHolds;
+pub use transaction::WatchedConnection;
+pub(crate) use transaction::{
+    Attempted, CommitMark, Executed, HeldCommit, LockState, Proof, Transaction, WantedLock,
+    was_interrupted,
+};
+pub(crate) use verdict::{Evidence, KnownHold};
 
 /// Reads a string from a script's reply.
 fn text(value: &Value) -> Option<&str> {

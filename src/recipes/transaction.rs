@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A transaction that restarts if a watched key has changed.
 pub(crate) struct Transaction<'a> {
-    pub(super) operation: Operation<'a>,
+    pub(crate) operation: Operation<'a>,
     /// All watched keys, those of locks first.
     keys: Vec<&'a str>,
     proof: Option<&'a Proof<'a>>,
@@ -82,7 +82,7 @@ impl<'a> Transaction<'a> {
 
     /// Acquires the wanted lock in the first round trip, or waits for it, and deletes it in the
     /// transaction. After any other result `state` shows whether it must be released.
-    pub(super) fn run_taking<T>(
+    pub(crate) fn run_taking<T>(
         &self,
         conn: &mut Connection,
         mut wanted: Option<(&WantedLock, &mut LockState)>,

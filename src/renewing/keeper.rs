@@ -23,7 +23,7 @@ use crate::{
     error::{LostReason, Result},
     event::shielded,
     pool::{Limits, Process},
-    recipes::hold::{Hold, LockKind},
+    recipes::{Hold, LockKind},
     server::RenewalError,
     time::{Clock, Deadline},
     wire::Call,

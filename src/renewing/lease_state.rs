@@ -19,7 +19,7 @@ use crate::{
     error::{Error, LostReason, Operation},
     event::{EventSink, Lost, RenewalFailed, Renewed, next_hold, shielded},
     name::Owner,
-    recipes::hold::Hold,
+    recipes::Hold,
     server::RenewalError,
     time::{Clock, Deadline},
     token::FencingToken,

@@ -9,7 +9,7 @@
 //! of the key. The schedule and its [`entry`] are plain values without a mutex, a clock or I/O.
 //! [`Outstanding`](lease_state::Outstanding) records the commands that may still be executed.
 //!
-//! Only the [verdict](crate::verdict) interprets a reply, for the renewing thread and for the
+//! Only the [verdict](crate::recipes::verdict) interprets a reply, for the renewing thread and for the
 //! holder's calls. An error or a missing reply is never a loss, until our clock reaches the end of
 //! the lease.
 //!

@@ -16,8 +16,8 @@ use crate::{
     error::{Error, Operation, Result, WrongKey, wrong_key},
     event::shielded,
     pool::Connector,
+    recipes::Evidence,
     time::{self, Deadline},
-    verdict::Evidence,
     wire::{Call, Replicas, exchange_each, is_unknown_script},
 };
 

@@ -5,6 +5,7 @@ mod exchange;
 mod finished;
 mod replicas;
 mod script;
+mod wait;
 mod watch;
 mod within;
 
@@ -14,7 +15,9 @@ pub(crate) use replicas::{MOST_REPLICAS, Replicas};
 #[cfg(feature = "testing")]
 pub(crate) use script::script_named;
 pub(crate) use script::{
-    BusyReply, Call, Script, ask, count, fencing_token, is_unknown_script, scripts, yes_or_no,
+    BusyReply, Call, Script, ask, count, fencing_token, is_unknown_script, releasing, scripts,
+    yes_or_no,
 };
+pub(crate) use wait::until_granted;
 pub(crate) use watch::{WatchReplies, Watched, command};
 pub(crate) use within::{Bounds, Spares, bounding, within};

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     error::{Operation, Result, makes_no_sense, saying},
-    token::FencingToken,
+    token::{FencingToken, Token},
 };
 
 /// Declares scripts, by paths relative to the declaring file. Several files make one script, so
@@ -34,6 +34,10 @@ macro_rules! scripts {
     };
 }
 pub(crate) use scripts;
+
+scripts! {
+    RELEASE_MUTEX = "release.lua";
+}
 
 /// The form of the reply if another holder has the lock.
 #[derive(Clone, Copy)]
@@ -263,6 +267,11 @@ impl fmt::Debug for Call {
             .field("script", &self.script.name)
             .finish_non_exhaustive()
     }
+}
+
+/// Releases a lock whose value is its holder's token: returns 1 if the lock was ours, 0 if not.
+pub(crate) fn releasing(key: &str, token: &Token) -> Call {
+    RELEASE_MUTEX.on([key]).arg(token.as_str())
 }
 
 /// Sends a command in one round trip. [Notes](note) an error for the pool that lent the connection.

@@ -36,7 +36,7 @@ local redis = setmetatable({{ call = function(command, ...)
 end }}, {{ __index = server }})\n"
     );
     for part in parts {
-        let path = format!("{}/src/recipes/{part}", env!("CARGO_MANIFEST_DIR"));
+        let path = format!("{}/src/{part}", env!("CARGO_MANIFEST_DIR"));
         script += &fs::read_to_string(path).unwrap();
     }
     script

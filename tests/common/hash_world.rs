@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::{
     Token,
-    recipes::read_write::one_hash::{
+    book::article::one_hash::{
         Lifetimes, acquire_read, acquire_write, release_read, release_write,
     },
 };

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use leasehold::{
     Result, Token,
-    recipes::read_write::{self, one_hash, two_key},
+    book::article::{one_hash, two_key},
+    recipes::read_write,
 };
 use redis::Connection;
 

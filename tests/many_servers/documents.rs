@@ -5,13 +5,11 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold::{
     Nodes, Owner, PooledConnection, Token,
-    recipes::{
-        read_write::{
-            one_hash,
-            two_key::{self, Keys},
-        },
-        reentrant::{self, Release},
+    book::article::{
+        one_hash,
+        two_key::{self, Keys},
     },
+    recipes::reentrant::{self, Release},
 };
 use redis::Connection;
 

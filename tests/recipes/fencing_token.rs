@@ -113,7 +113,10 @@ fn it_is_greater_than_a_previous_one_near_the_clock() {
         for last in clock - 3..clock + 3 {
             let () = conn.hset(COMPANION, "fence", last).unwrap();
             let fence: u64 = redis::cmd("EVAL")
-                .arg(told_the_time(&["mutex/acquire.lua"], &clock.to_string()))
+                .arg(told_the_time(
+                    &["recipes/mutex/acquire.lua"],
+                    &clock.to_string(),
+                ))
                 .arg((2, "lock:a", COMPANION))
                 .arg((
                     Token::random().to_string(),

@@ -377,8 +377,12 @@ fn a_pause_within_a_script_does_not_end_a_longer_lease() {
         ("renew", &short, vec!["1000"]),
     ]
     .map(|(script, token, words)| {
-        let script = format!("semaphore/{script}.lua");
-        let parts = ["companion.lua", "semaphore/permits.lua", &script];
+        let script = format!("recipes/semaphore/{script}.lua");
+        let parts = [
+            "recipes/companion.lua",
+            "recipes/semaphore/permits.lua",
+            &script,
+        ];
         let granted = redis::cmd("EVAL")
             .arg(told_the_time(&parts, "real + 400000"))
             .arg((2, KEY, COMPANION))

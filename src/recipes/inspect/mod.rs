@@ -47,13 +47,13 @@ pub(crate) enum Found {
 }
 
 /// Reads the reply to a forced release: true if it deleted the lock, and the lock's last state.
-pub(crate) fn understood_taken(answer: Value) -> RedisResult<(bool, (Found, Vec<Holder>))> {
+pub(crate) fn read_forced_release(answer: Value) -> RedisResult<(bool, (Found, Vec<Holder>))> {
     let (taken, found): (Value, Value) = parts(answer)?;
-    Ok((yes_or_no(&taken)?, understood(found)?))
+    Ok((yes_or_no(&taken)?, read_inspection(found)?))
 }
 
 /// Reads the state of a lock and its companion.
-pub(crate) fn understood(answer: Value) -> RedisResult<(Found, Vec<Holder>)> {
+pub(crate) fn read_inspection(answer: Value) -> RedisResult<(Found, Vec<Holder>)> {
     let (kind, left, stored, companion, now): (String, i64, _, _, _) = parts(answer)?;
     let looked = Looked {
         left: u64::try_from(left).ok().map(Duration::from_millis),

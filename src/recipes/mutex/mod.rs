@@ -1,7 +1,7 @@
 //! A lock by one atomic `SET … NX` with a lease, and a fencing token.
 //!
 //! This is the non-reentrant lock of the Chinese notes on Redis locks. It has the same key and
-//! value as [`simple`](super::simple): the two exclude each other, and also every other program
+//! value as [the book's lock](crate::acquire_lock): the two exclude each other, and also every other program
 //! that locks by `SET … NX`.
 //!
 //! # The options of `SET`
@@ -71,7 +71,7 @@ use crate::{
     name::LockName,
     time::{epoch_millis, lease_millis},
     token::Token,
-    wire::{BusyReply, Call, ask, scripts},
+    wire::{BusyReply, Call, ask, releasing, scripts},
 };
 
 scripts! {
@@ -80,7 +80,6 @@ scripts! {
     ACQUIRE_MUTEX_UNLESS_RUN = "../once/mark.lua" then "../once/unless_run.lua" then "acquire.lua";
     ACQUIRE_UNFENCED_MUTEX_UNLESS_RUN = "../once/mark.lua" then "../once/unless_run.lua" then "acquire_unfenced.lua";
     RENEW_MUTEX = "../companion.lua" then "renew.lua";
-    RELEASE_MUTEX = "release.lua";
 }
 
 /// The end of a lease.
@@ -112,7 +111,7 @@ pub enum End {
 /// `Ok(None)`: another holder has it. If repeated with the same token while the lock is held, it is
 /// granted again with the same fencing token, and the lease is extended but never shortened. A lock
 /// that this token acquired without a fencing token, by [`try_acquire_unfenced`] or by
-/// [`simple`](super::simple), gets one.
+/// [the book's lock](crate::acquire_lock), gets one.
 ///
 /// One round trip, or two if the script is not in the server's cache.
 ///
@@ -236,7 +235,7 @@ pub fn try_acquire_unfenced(
 /// ours.
 ///
 /// The lease counts from when the server renews it, rounded up to milliseconds. A lock of ours
-/// without an end, from [`acquire_lock`](super::simple::acquire_lock), stays without one.
+/// without an end, from [`acquire_lock`](crate::acquire_lock), stays without one.
 ///
 /// One round trip, or two if the script is not in the server's cache.
 ///
@@ -351,9 +350,4 @@ pub(super) fn renewing(hold: &Hold, lease_millis: u64) -> Call {
         RENEW_MUTEX.on([lock.key()])
     };
     call.arg(hold.token.as_str()).arg(lease_millis)
-}
-
-/// Returns true if the lock at this key was ours until now.
-pub(super) fn releasing(key: &str, token: &Token) -> Call {
-    RELEASE_MUTEX.on([key]).arg(token.as_str())
 }

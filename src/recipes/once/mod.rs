@@ -83,7 +83,7 @@ impl LastRun {
 }
 
 /// Reads the mark. `None`: this is not a reply with a mark.
-pub(crate) fn understood(answer: &Value) -> RedisResult<Option<LastRun>> {
+pub(crate) fn read_mark(answer: &Value) -> RedisResult<Option<LastRun>> {
     let Value::Array(parts) = answer else {
         return Ok(None);
     };

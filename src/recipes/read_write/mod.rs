@@ -1,20 +1,9 @@
 //! Many readers or one writer.
 //!
-//! # Three implementations
+//! To share a lock with the scripts of the article *Redis 分布式读写锁*, use
+//! [`book::article`](crate::book::article) instead.
 //!
-//! - **The functions of this module**: use these, unless you need one of the others.
-//! - **[`one_hash`]**: other programs lock the same key with the scripts of the article's cluster
-//!   edition.
-//! - **[`two_key`]**: other programs lock the same keys with the scripts of the article's
-//!   single-instance edition.
-//!
-//! The two editions of the article *Redis 分布式读写锁* are for programs that share a lock with its
-//! scripts. Programs that use only our functions get a correct lock from each of the three. But the
-//! article's own scripts let one reader free, shorten or overwrite another's lock, and no function
-//! here can prevent that; each edition documents these gaps. Neither edition has fencing tokens or
-//! renewals, and in neither does a waiting writer keep new readers out.
-//!
-//! # The lock of this module
+//! # The lock
 //!
 //! The lock is a hash with one field per holder, named after its token; the value is the end of the
 //! hold by the server's clock. So each holder has its own lease: a crashed holder stops blocking
@@ -72,11 +61,7 @@ pub use self::holders::{
     acquire_read, acquire_write, release_read, release_write, renew_read, renew_write,
     try_acquire_read, try_acquire_write,
 };
-pub use super::{
-    article::{one_hash, two_key},
-    hold::Grant,
-};
-
+pub use super::hold::Grant;
 use super::hold::Hold;
 use crate::{
     token::Token,

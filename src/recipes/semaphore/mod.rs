@@ -55,7 +55,7 @@ use redis::Connection;
 
 use super::{
     hold::Hold,
-    inspect::{Found, Holder, inspecting, understood},
+    inspect::{Found, Holder, inspecting, read_inspection},
 };
 use crate::{
     error::{Operation, Result, ensure},
@@ -242,7 +242,7 @@ pub fn release(conn: &mut Connection, name: &str, token: &Token) -> Result<bool>
 pub fn holders(conn: &mut Connection, name: &str) -> Result<Vec<Holder>> {
     let operation = Operation::new("semaphore::holders", name);
     let answer = inspecting(&LockName::new(name)?).send(conn);
-    let (found, holders) = (answer.and_then(understood)).map_err(|it| operation.failed(it))?;
+    let (found, holders) = (answer.and_then(read_inspection)).map_err(|it| operation.failed(it))?;
     match found {
         Found::Nothing | Found::Permits => Ok(holders),
         _ => Err(operation.wrong_kind("something that is not a semaphore")),

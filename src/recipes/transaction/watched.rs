@@ -12,9 +12,8 @@ use super::proof::{Proof, read_refused};
 use crate::{
     error::{Error, Operation, Result, makes_no_sense},
     name::LockName,
-    recipes::wait::until_granted,
     token::Token,
-    wire::{Call, WatchReplies, Watched, exchange, is_interrupted, words},
+    wire::{Call, WatchReplies, Watched, exchange, is_interrupted, until_granted, words},
 };
 
 /// The result of a transaction. The outer error is the transaction's own: an error reply to one of
@@ -67,7 +66,7 @@ const OVER: &str = "the transaction is over";
 
 impl<'a> WatchedConnection<'a> {
     /// Creates a connection that watches nothing yet. The first read acquires a wanted lock.
-    pub(in crate::recipes) fn new(
+    pub(crate) fn new(
         conn: &'a mut Connection,
         operation: Operation<'a>,
         (keys, proof): (&'a [&'a str], Option<&'a Proof<'a>>),
@@ -123,7 +122,7 @@ impl<'a> WatchedConnection<'a> {
     }
 
     /// Watches the lock and checks in the same round trip that it is ours.
-    pub(in crate::recipes) fn is_ours(&mut self) -> Result<bool> {
+    pub(crate) fn is_ours(&mut self) -> Result<bool> {
         match self.begin(&[], 0) {
             Err(Error::Lost { .. }) => Ok(false),
             begun => begun.map(|_| true),
@@ -231,7 +230,7 @@ impl<'a> WatchedConnection<'a> {
     /// nothing was executed.
     ///
     /// With nothing to write it sends nothing, except the check of the lock if there was none yet.
-    pub(in crate::recipes) fn commit(
+    pub(crate) fn commit(
         mut self,
         mut writes: Pipeline,
         release: Option<&Cmd>,

@@ -12,7 +12,7 @@ use std::{
 
 use leasehold::{
     Error, Lease, Locks, LostReason, Options, Owner, Result, Token,
-    recipes::read_write::one_hash::{self, Lifetimes},
+    book::article::one_hash::{self, Lifetimes},
 };
 use redis::Commands;
 

@@ -9,10 +9,11 @@ use crate::common::{Server, access_list::rules};
 use leasehold::{
     Owner, Pool, Result, Token, Watchdog, acquire_fair_semaphore, acquire_semaphore,
     acquire_semaphore_with_lock,
+    book::article::{one_hash, two_key},
     recipes::{
         Hold,
         mutex::{self, End},
-        read_write::{self, one_hash, two_key},
+        read_write,
         reentrant::{self, Release},
         semaphore,
     },

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::{Server, State, clock::millis, wait::calls};
 use leasehold::{
     Error, Result, Token,
-    recipes::read_write::{
+    book::article::{
         one_hash::{self, Lifetimes},
         two_key::{self, Keys},
     },

@@ -9,7 +9,7 @@ use crate::common::{
 };
 use leasehold::{
     Token,
-    recipes::read_write::one_hash::{Lifetimes, acquire_read, acquire_write},
+    book::article::one_hash::{Lifetimes, acquire_read, acquire_write},
 };
 use redis::Commands;
 

@@ -11,7 +11,7 @@ use crate::common::{
 };
 use leasehold::{
     Error, Token,
-    recipes::read_write::one_hash::{Lifetimes, acquire_read, acquire_write},
+    book::article::one_hash::{Lifetimes, acquire_read, acquire_write},
 };
 use redis::{Commands, Value};
 

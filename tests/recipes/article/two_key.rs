@@ -8,9 +8,7 @@ use crate::common::{
 };
 use leasehold::{
     Error, Token,
-    recipes::read_write::two_key::{
-        Keys, acquire_read, acquire_write, release_read, release_write,
-    },
+    book::article::two_key::{Keys, acquire_read, acquire_write, release_read, release_write},
 };
 use redis::{Commands, Connection};
 

@@ -12,7 +12,7 @@ use crate::common::{
 };
 use leasehold::{
     Error, Token,
-    recipes::read_write::two_key::{self, Keys},
+    book::article::two_key::{self, Keys},
 };
 use redis::{Commands, Connection};
 

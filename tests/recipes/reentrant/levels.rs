@@ -55,7 +55,11 @@ struct Late<'s> {
 
 impl Late<'_> {
     fn run<T: FromRedisValue>(&self, conn: &mut Connection, token: &Token, lease: Duration) -> T {
-        let parts = ["companion.lua", "reentrant/levels.lua", self.script];
+        let parts = [
+            "recipes/companion.lua",
+            "recipes/reentrant/levels.lua",
+            self.script,
+        ];
         let script = told_the_time(&parts, self.first);
         let lease = lease.as_millis().to_string();
         redis::cmd("EVAL")
@@ -70,7 +74,7 @@ impl Late<'_> {
 /// The script's line after its first `TIME`.
 const TOLD: &str = "counted = count\n";
 const NOW: &str = "real";
-const ACQUIRE: &str = "reentrant/acquire.lua";
+const ACQUIRE: &str = "recipes/reentrant/acquire.lua";
 
 fn end_of_level(conn: &mut Connection, token: &Token) -> i64 {
     conn.hget("{lock:a}:lease", format!("t:{token}")).unwrap()
@@ -141,8 +145,8 @@ fn a_pause_within_a_script_does_not_end_a_longer_lease() {
         before + 1_300
     };
     let cases: [(Holds<'_>, &str); 3] = [
-        (&level, "reentrant/renew.lua"),
-        (&of_the_notes, "reentrant/renew.lua"),
+        (&level, "recipes/reentrant/renew.lua"),
+        (&of_the_notes, "recipes/reentrant/renew.lua"),
         (&of_the_notes, ACQUIRE),
     ];
     for (holds, script) in cases {
@@ -203,7 +207,7 @@ fn a_release_leaves_an_acquisition_in_its_last_millisecond() {
     let end = end_of_level(&mut conn, &short);
     let told = format!("{end}999");
     let late = Late {
-        script: "reentrant/release.lua",
+        script: "recipes/reentrant/release.lua",
         first: &told,
         then: &told,
     };

@@ -57,16 +57,13 @@ use std::{mem, time::Duration};
 
 use redis::{Cmd, Connection, FromRedisValue, Pipeline, RedisResult, Value};
 
-use super::{
-    transaction::{HeldCommit, Proof, WantedLock, WatchedConnection},
-    wait::until_granted,
-};
 use crate::{
     error::{Operation, Result, makes_no_sense},
     name::LockName,
+    recipes::{HeldCommit, Proof, WantedLock, WatchedConnection},
     time::lease_millis,
     token::Token,
-    wire::{Call, ask, scripts},
+    wire::{Call, ask, scripts, until_granted},
 };
 
 scripts! {

@@ -64,7 +64,7 @@
 //! ```compile_fail,E0308
 //! # fn keep(watchdog: &leasehold::Watchdog) -> leasehold::Result<()> {
 //! // A watchdog keeps only holds that can be renewed safely. This edition has none.
-//! let leases = leasehold::recipes::read_write::one_hash::Lifetimes::default();
+//! let leases = leasehold::book::article::one_hash::Lifetimes::default();
 //! watchdog.keep(&leases, std::time::Duration::from_secs(10))?;
 //! # Ok(())
 //! # }
@@ -97,7 +97,7 @@ scripts! {
 /// ```
 /// use std::time::Duration;
 ///
-/// use leasehold::recipes::read_write::one_hash::Lifetimes;
+/// use leasehold::book::article::one_hash::Lifetimes;
 ///
 /// let longer = Lifetimes { read: Duration::from_secs(5), ..Lifetimes::default() };
 /// assert_eq!(longer.write, Duration::from_secs(3));

@@ -70,10 +70,9 @@ use super::acquired;
 use crate::{
     error::{Error, Operation, Result},
     name::check_size,
-    recipes::mutex::releasing,
     time::lease_millis,
     token::Token,
-    wire::{Call, Script, scripts},
+    wire::{Call, Script, releasing, scripts},
 };
 
 scripts! {
@@ -136,7 +135,7 @@ impl Keys {
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// use leasehold::{Token, recipes::read_write::two_key};
+/// use leasehold::{Token, book::article::two_key};
 ///
 /// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// let mut conn = pool.get()?;
@@ -176,7 +175,7 @@ pub fn acquire_read(
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// use leasehold::{Token, recipes::read_write::two_key};
+/// use leasehold::{Token, book::article::two_key};
 ///
 /// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// let mut conn = pool.get()?;

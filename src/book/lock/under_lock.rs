@@ -11,12 +11,10 @@ use super::{acquire, release_lock, wanted};
 use crate::{
     error::{Error, Operation, Result, code},
     name::LockName,
+    ran::Ran,
     recipes::{
-        ran::Ran,
-        transaction::{
-            Attempted, Executed, LockState, Proof, Transaction, WantedLock, WatchedConnection,
-            was_interrupted,
-        },
+        Attempted, Executed, LockState, Proof, Transaction, WantedLock, WatchedConnection,
+        was_interrupted,
     },
     time::lease_millis,
     token::Token,

@@ -8,9 +8,8 @@ use super::{PermitTerms, check_name, in_one_slot};
 use crate::{
     error::{Operation, Result},
     name::LockName,
-    recipes::wait::until_granted,
     token::Token,
-    wire::{scripts, yes_or_no},
+    wire::{scripts, until_granted, yes_or_no},
 };
 
 scripts! {

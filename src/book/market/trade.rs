@@ -7,12 +7,10 @@ use redis::{Connection, ErrorKind, Pipeline, RedisError, Value};
 
 use super::offer::MARKET;
 use crate::{
+    book::lock::{run_with_lock, wanted},
     error::{Error, Operation, Result, with_text},
     name::LockName,
-    recipes::{
-        simple::{run_with_lock, wanted},
-        transaction::{Transaction, WatchedConnection},
-    },
+    recipes::{Transaction, WatchedConnection},
     wire::command,
 };
 

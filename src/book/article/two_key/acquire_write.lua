@@ -5,7 +5,7 @@
 -- returns  1 if we are the writer, 0 if someone else holds the lock
 --
 -- Safe to send twice: our token is recognised, and its lease never shortened. A refused attempt
--- writes nothing. The writer is released by `mutex/release.lua`.
+-- writes nothing. The writer is released by `wire/release.lua`.
 
 local reader, writer = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
 local lease = tonumber(ARGV[2])

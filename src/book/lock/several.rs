@@ -14,10 +14,11 @@ use super::{
 use crate::{
     error::{Error, Operation, Result, ensure},
     name::LockName,
-    recipes::{mutex, ran::Ran, transaction::was_interrupted},
+    ran::Ran,
+    recipes::was_interrupted,
     time::{Deadline, lease_millis},
     token::Token,
-    wire::{exchange_partly, is_interrupted},
+    wire::{exchange_partly, is_interrupted, releasing},
 };
 
 const WITH_LOCKS: &str = "with_locks";
@@ -203,7 +204,7 @@ fn release_all(conn: &mut Connection, held: &[HeldLock]) -> Result<()> {
     }
     let mut packed = Vec::new();
     for (lock, token) in held {
-        let call = mutex::releasing(lock.key(), token);
+        let call = releasing(lock.key(), token);
         if packed.is_empty() {
             // The server may not know the script.
             call.whole().write_packed_command(&mut packed);
