@@ -1,14 +1,16 @@
 //! The functions of *Redis in Action*, and of the articles about it, in the order of the book.
 //!
-//! | section | listing | here |
-//! |---|---|---|
-//! | 4.4 | `list_item`, `purchase_item` | [`market`] |
-//! | 6.2 | `acquire_lock`, `release_lock`, `acquire_lock_with_timeout` | [`lock`] |
-//! | 6.2 | `purchase_item_with_lock` | [`market`] |
-//! | 6.3 | the six functions of semaphores | [`semaphore`] |
-//! | article | the read-write locks in two editions | [`article`] |
+//! | section | listing | here | file |
+//! |---|---|---|---|
+//! | 4.4.2 | `list_item` | [`market`] | `market/list_item.rs` |
+//! | 4.4.3, 6.2.3 | `purchase_item`, `purchase_item_with_lock` | [`market`] | `market/purchase_item.rs` |
+//! | 6.2.3, 6.2.5 | `acquire_lock`, `acquire_lock_with_timeout` | [`lock`] | `lock/acquire_lock.rs` |
+//! | 6.2.3 | `release_lock` | [`lock`] | `lock/release_lock.rs` |
+//! | 6.3.1 | `acquire_semaphore`, `release_semaphore` | [`semaphore`] | `semaphore/acquire_semaphore.rs` |
+//! | 6.3.2–6.3.4 | the fair ones | [`semaphore`] | `semaphore/acquire_fair_semaphore.rs` |
+//! | the article | its read-write locks, in two editions | [`article`] | `article/` |
 //!
-//! The crate's root has the functions of the book too.
+//! The crate's root has the functions of the book too. `docs/book.md` compares them line by line.
 
 // Called by users only. It stands on `wire`, the transactions of `recipes` and values: no other
 // room imports it, and it imports no kind of lock that `Locks` has. No locks of its own.

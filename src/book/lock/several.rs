@@ -8,7 +8,7 @@ use std::{
 use redis::{Connection, Value};
 
 use super::{
-    acquire, take_or_set_end,
+    acquire_lock::{acquire, take_or_set_end},
     under_lock::{give_back, released_as},
 };
 use crate::{

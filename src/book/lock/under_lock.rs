@@ -5,20 +5,24 @@ use std::{
     time::Duration,
 };
 
-use redis::{Connection, Pipeline, RedisError, Value};
+use redis::{Connection, FromRedisValue, Pipeline, RedisError, Value};
 
-use super::{acquire, release_lock, wanted};
+use super::{
+    acquire_lock::{acquire, wanted},
+    release_lock::release_lock,
+};
 use crate::{
     error::{Error, Operation, Result, code},
     name::LockName,
     ran::Ran,
     recipes::{
-        Attempted, Executed, LockState, Proof, Transaction, WantedLock, WatchedConnection,
-        was_interrupted,
+        Attempted, Executed, HeldCommit, LockState, Proof, Transaction, WantedLock,
+        WatchedConnection, was_interrupted,
     },
     time::lease_millis,
     token::Token,
 };
+
 /// The maximum number of attempts to release a lock while signals interrupt them.
 const RELEASES: u32 = 100;
 
@@ -96,6 +100,56 @@ pub(super) fn released_as(
         }
         Err(error) => Err(error),
     }
+}
+
+/// Executes a transaction only while the lock is still ours. Does not release the lock.
+///
+/// `build` adds the commands; it is called once, before anything is sent. If the lock changes but
+/// stays ours (by a renewal, or a waiter that gives it an end), the commit is retried, at most 8
+/// times. Waits only for the server. Two round trips: `WATCH` and `GET`, then `MULTI`, the
+/// commands, `EXEC`.
+///
+/// Returns the result of the pipeline: a tuple or a `Vec` with one value per command, except those
+/// marked [`ignore`](redis::Pipeline::ignore). An empty pipeline only checks that the lock is still
+/// ours.
+///
+/// # Errors
+/// - [`Error::Lost`](crate::Error::Lost): the lock is no longer ours. Nothing was written.
+/// - [`Error::Invalid`](crate::Error::Invalid): the name is invalid, or a command would end the
+///   transaction or change the connection (`MULTI`, `EXEC`, `WATCH`, `SUBSCRIBE`, `CLIENT`, …).
+///   Nothing was sent.
+/// - [`Error::Partial`](crate::Error::Partial): a command inside `EXEC` was refused; the others
+///   were executed. Redis does not roll back.
+/// - [`Error::Unknown`](crate::Error::Unknown): the `EXEC` got no reply. Either everything was
+///   written or nothing.
+/// - [`Error::Reply`](crate::Error::Reply): it was written, but the replies do not fit `T`.
+/// - [`Error::Contended`](crate::Error::Contended): the lock kept changing for 5 s. Nothing
+///   was written.
+/// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
+///   was written.
+///
+/// # Example
+/// ```no_run
+/// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// # let mut conn = pool.get()?;
+/// # let token = leasehold::Token::random();
+/// let (edition,): (u64,) = leasehold::commit_while_held(&mut conn, "report", &token, |pipe| {
+///     pipe.set("report:text", "all is well").ignore();
+///     pipe.incr("report:editions", 1);
+/// })?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub fn commit_while_held<T: FromRedisValue>(
+    conn: &mut Connection,
+    lock_name: &str,
+    token: &Token,
+    build: impl FnOnce(&mut Pipeline),
+) -> Result<T> {
+    let lock = LockName::new(lock_name)?;
+    let operation = Operation::new("commit_while_held", lock_name);
+    let commit = HeldCommit::new(operation, Proof::by_value(&lock, token), build)?;
+    let results = commit.send(conn)?.unwrap_or_default();
+    commit.answer(results)
 }
 
 /// Reads, decides and writes in one transaction while the lock is still ours. Does not release it.
@@ -203,7 +257,7 @@ pub fn transaction_with_lock<T>(
 /// Acquires a lock of the book in the first round trip of the transaction, or waits for it, and
 /// deletes it in the transaction. Releases it on an error of the closure. `None`: another holder
 /// had it until the deadline.
-pub(crate) fn run_with_lock<T>(
+pub(in crate::book) fn run_with_lock<T>(
     conn: &mut Connection,
     transaction: Transaction<'_>,
     wanted: &WantedLock,

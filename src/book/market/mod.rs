@@ -156,14 +156,14 @@
 //!   dots. A buyer's id may too, but that user cannot sell.
 //! - **The connection keeps no `WATCH`**, whatever the outcome.
 
-mod listing;
+mod list_item;
 mod offer;
-mod purchase;
+mod purchase_item;
 mod trade;
 
-pub use listing::{Listing, list_item, list_item_with_lock, list_item_with_market_lock};
+pub use list_item::{Listing, list_item, list_item_with_lock, list_item_with_market_lock};
 pub use offer::{MARKET, MAX_PRICE, inventory_key, split_listing, user_key};
-pub use purchase::{
+pub use purchase_item::{
     Purchase, purchase_item, purchase_item_with_lock, purchase_item_with_market_lock,
 };
 pub use trade::MarketLock;

@@ -71,16 +71,16 @@
 //!   are smaller than the time.
 //! - A limit or a timeout of 0 gives [`Error::Invalid`].
 
-mod basic;
-mod fair;
+mod acquire_fair_semaphore;
+mod acquire_semaphore;
 
 use std::time::Duration;
 
-pub use basic::{acquire_semaphore, release_semaphore};
-pub use fair::{
+pub use self::acquire_fair_semaphore::{
     acquire_fair_semaphore, acquire_semaphore_with_lock, refresh_fair_semaphore,
     release_fair_semaphore,
 };
+pub use self::acquire_semaphore::{acquire_semaphore, release_semaphore};
 
 use crate::{
     error::{Error, Result, ensure},

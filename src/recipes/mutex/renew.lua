@@ -13,7 +13,7 @@
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
--- Does the companion belong to this hold? A lock acquired by `try_acquire_unfenced` or `simple` has
+-- Does the companion belong to this hold? A lock acquired by `try_acquire_unfenced` or the book has
 -- none, and an existing companion is that of an earlier hold. It is read before the first write,
 -- because a key of another type must stop the script. That error gets the prefix COMPANION: the
 -- lock is still ours, and the watchdog must not count it as lost. `pcall` returns an error as a

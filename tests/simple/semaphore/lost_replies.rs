@@ -39,7 +39,7 @@ fn an_acquire_without_a_reply_returns_the_token_that_may_hold_a_permit() {
 #[test]
 fn an_attempt_sent_again_finds_its_own_permit() {
     let (_server, mut conn) = start();
-    let files = ["look.lua", "owners.lua", "acquire_fair.lua"];
+    let files = ["look.lua", "owners.lua", "acquire_fair_semaphore.lua"];
     let parts = files.map(|file| format!("book/semaphore/{file}"));
     let script = clock::told_the_time(&parts.each_ref().map(String::as_str), "real");
     let mut send = |token: &str| -> redis::RedisResult<i64> {

@@ -12,7 +12,7 @@ use crate::{
 };
 
 scripts! {
-    ACQUIRE_BOOK_SEMAPHORE = "look.lua" then "acquire.lua";
+    ACQUIRE_BOOK_SEMAPHORE = "look.lua" then "acquire_semaphore.lua";
 }
 
 /// Acquires one of `limit` permits. `Ok(None)`: none is free. Never waits.

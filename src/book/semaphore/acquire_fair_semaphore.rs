@@ -13,9 +13,9 @@ use crate::{
 };
 
 scripts! {
-    ACQUIRE_FAIR_SEMAPHORE = "look.lua" then "owners.lua" then "acquire_fair.lua";
-    REFRESH_FAIR_SEMAPHORE = "look.lua" then "owners.lua" then "refresh_fair.lua";
-    RELEASE_FAIR_SEMAPHORE = "release_fair.lua";
+    ACQUIRE_FAIR_SEMAPHORE = "look.lua" then "owners.lua" then "acquire_fair_semaphore.lua";
+    REFRESH_FAIR_SEMAPHORE = "look.lua" then "owners.lua" then "refresh_fair_semaphore.lua";
+    RELEASE_FAIR_SEMAPHORE = "release_fair_semaphore.lua";
 }
 
 /// The time that [`acquire_semaphore_with_lock`] waits for the lock, as in the book.
