@@ -98,18 +98,23 @@ fn break_there<T: fmt::Debug>(
     }
 }
 
-/// The lock's remaining time if it exists. Asserts that it expires within `at_most`.
-pub fn left(conn: &mut Connection, at_most: Duration) -> Option<Duration> {
-    let left: i64 = conn.pttl("lock:a").unwrap();
-    assert_ne!(left, -1, "a lock that never expires");
-    let left = Duration::from_millis(u64::try_from(left).ok()?);
-    assert!(left <= at_most, "{left:?}");
-    Some(left)
+/// Asserts that every key ends, the lock's own within `at_most`.
+#[track_caller]
+pub fn assert_all_ends(conn: &mut Connection, at_most: Duration) {
+    // A key expires a millisecond after its last hold.
+    let longest = i64::try_from(at_most.as_millis()).unwrap() + 1;
+    for key in conn.keys::<_, Vec<String>>("*").unwrap() {
+        let left: i64 = conn.pttl(&key).unwrap();
+        // It may have expired since.
+        let is_in_time = left <= longest || key.ends_with(":lease");
+        assert!(left != -1 && is_in_time, "{key} lasts {left} ms");
+    }
 }
 
 /// Asserts an unknown outcome; for an acquire, the error carries the token.
 #[track_caller]
-pub fn assert_unknown<T: fmt::Debug>(result: &Result<T>, token: Option<&Token>) {
-    assert!(matches!(result, Err(Error::Unknown { .. })), "{result:?}");
-    assert_eq!(result.as_ref().unwrap_err().token(), token);
+pub fn assert_unknown<T: fmt::Debug>(what: &str, result: &Result<T>, token: Option<&Token>) {
+    let is_unknown = matches!(result, Err(Error::Unknown { .. }));
+    assert!(is_unknown, "{what}: {result:?}");
+    assert_eq!(result.as_ref().unwrap_err().token(), token, "{what}");
 }

@@ -11,10 +11,12 @@ mod common;
 
 mod acl;
 mod article;
-mod commands;
+mod faults;
 mod fencing_token;
 mod histories;
+mod hostile;
 mod mutex;
 mod read_write;
 mod reentrant;
+mod scripts;
 mod semaphore;

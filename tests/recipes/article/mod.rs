@@ -1,6 +1,5 @@
 //! The article's two editions of a read-write lock.
 
-mod hostile;
 mod one_hash;
 mod one_hash_traps;
 mod two_key;

@@ -1,8 +1,6 @@
 //! The lock by `SET … NX`: its holder, its lease, and the effect of a retry.
 
 mod end;
-mod faults;
-mod hostile;
 mod set_options;
 
 use crate::common;

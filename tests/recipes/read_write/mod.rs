@@ -1,10 +1,7 @@
 //! Many readers or one writer, each with its own lease.
 
-mod faults;
-mod hostile;
 mod intent;
 mod races;
-mod server;
 
 use std::time::{Duration, Instant};
 

@@ -8,7 +8,7 @@ use std::{
 
 use crate::common::{
     Server,
-    sides::{RECIPES, Side},
+    kinds::{Kind, READ_WRITE},
     wait::at_once,
 };
 use leasehold::{
@@ -50,7 +50,7 @@ fn assert_exclusion(mut history: Vec<Stay>) {
 }
 
 /// Threads that acquire as readers, and every fourth time as writers.
-fn storm(sides: [Side; 2], threads: usize, names: usize, rounds: usize) -> Vec<Stay> {
+fn storm(sides: [Kind; 2], threads: usize, names: usize, rounds: usize) -> Vec<Stay> {
     let server = Server::start().unwrap();
     let come_and_go = |thread: usize| {
         let mut conn = server.connection().unwrap();
@@ -61,7 +61,7 @@ fn storm(sides: [Side; 2], threads: usize, names: usize, rounds: usize) -> Vec<S
             let (side, token) = (sides[usize::from(writes)], Token::random());
             let key = format!("name{name}");
             let wait = Duration::from_secs(20);
-            assert!((side.acquire)(&mut conn, &key, &token, wait).unwrap());
+            assert!(side.acquire.unwrap()(&mut conn, &key, &token, wait).unwrap());
             let from = Instant::now();
             if round.is_multiple_of(3) {
                 thread::sleep(Duration::from_micros(200));
@@ -94,7 +94,7 @@ fn storm(sides: [Side; 2], threads: usize, names: usize, rounds: usize) -> Vec<S
     history
 }
 
-fn storms(sides: [Side; 2], rounds: usize) {
+fn storms(sides: [Kind; 2], rounds: usize) {
     let crowds = [(2, 1), (8, 2), (32, 1), (32, 8)];
     at_once(crowds, |(threads, names)| {
         assert_exclusion(storm(sides, threads, names, rounds / threads));
@@ -103,23 +103,23 @@ fn storms(sides: [Side; 2], rounds: usize) {
 
 #[test]
 fn read_write() {
-    storms(RECIPES[0], 240);
+    storms(READ_WRITE[0], 240);
 }
 
 #[test]
 fn two_key() {
-    storms(RECIPES[1], 240);
+    storms(READ_WRITE[1], 240);
 }
 
 #[test]
 fn one_hash() {
-    storms(RECIPES[2], 240);
+    storms(READ_WRITE[2], 240);
 }
 
 #[test]
 #[ignore = "minutes: cargo test --release --test recipes long_storms -- --ignored"]
 fn long_storms() {
-    for sides in RECIPES {
+    for sides in READ_WRITE {
         storms(sides, 20_000);
     }
 }

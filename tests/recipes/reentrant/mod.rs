@@ -2,8 +2,6 @@
 //! a retry.
 
 mod document;
-mod faults;
-mod hostile;
 mod levels;
 
 use crate::common;

@@ -1,0 +1,391 @@
+//! The scripts of every kind: round trips and keys, and a server that forgets them, stops them half
+//! way, or is part of a cluster.
+
+use std::{fs, path::Path, time::Duration};
+
+use crate::common::{
+    Proxy, Server, State,
+    clock::millis,
+    kinds::{
+        BARE, COMPANION, KINDS, Kind, LEASE, LEVEL, MUTEX, PERMIT, READ_WRITE, READER, WRITER,
+    },
+    monitor::Monitor,
+    wait::comes_true,
+};
+use leasehold::{
+    Error, Owner, Token,
+    recipes::{
+        read_write::two_key::{self, Keys},
+        reentrant,
+    },
+};
+use redis::{Commands, Connection};
+
+fn put(conn: &mut Connection, command: &[&str]) {
+    redis::cmd(command[0])
+        .arg(&command[1..])
+        .exec(conn)
+        .unwrap();
+}
+
+#[test]
+fn each_call_is_one_round_trip_and_one_more_if_its_script_is_forgotten() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = proxy.connection().unwrap();
+    let token = Token::random();
+    for kind in KINDS {
+        for known in [false, true] {
+            assert!(kind.use_once(&mut conn));
+            for (_, call) in kind.others() {
+                assert!(!call(&mut conn, "a", &token).unwrap());
+            }
+            let mut sends_only = |what: &str, call: &dyn Fn(&mut Connection) -> bool| {
+                if !known {
+                    put(&mut conn, &["SCRIPT", "FLUSH"]);
+                }
+                let (answer, traffic) = proxy.traffic_of(|| call(&mut conn));
+                assert!(answer, "{what}");
+                let sent: &[&str] = match known {
+                    _ if kind.is_bare() && what == "acquire" => &["SET"],
+                    true => &["EVALSHA"],
+                    false => &["EVALSHA", "EVAL"],
+                };
+                assert_eq!(traffic.commands, sent, "{what} of a {}", kind.name);
+                assert_eq!(traffic.round_trips, sent.len(), "{what}");
+            };
+            for wait in [None, Some(LEASE)] {
+                sends_only("acquire", &|conn| {
+                    kind.take(wait, conn, "a", &token).unwrap()
+                });
+                for (what, call) in kind.others().into_iter().rev() {
+                    sends_only(&what, &|conn| call(conn, "a", &token).unwrap());
+                }
+                // A token is for one level.
+                put(&mut server.connection().unwrap(), &["FLUSHALL"]);
+            }
+        }
+    }
+    let owner = Owner::current_thread();
+    let (count, traffic) = proxy.traffic_of(|| reentrant::holds(&mut conn, "a", &owner));
+    assert_eq!(
+        (count.unwrap(), traffic.commands),
+        (0, vec!["HMGET".to_owned()])
+    );
+}
+
+#[test]
+fn a_refused_attempt_writes_nothing_and_reads_only_the_lock() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    for kind in KINDS {
+        put(&mut conn, &["FLUSHALL"]);
+        assert!((kind.rival().try_acquire)(&mut conn, "a", &Token::random()).unwrap());
+        let before = State::of(&mut conn).unwrap();
+        let mut monitor = Monitor::start(&server).unwrap();
+        let token = Token::random();
+        for wait in [None, Some(Duration::ZERO)] {
+            assert!(
+                !kind.take(wait, &mut conn, "a", &token).unwrap(),
+                "{}",
+                kind.name
+            );
+        }
+        let commands = monitor.commands().unwrap();
+        for (_, call) in kind.others() {
+            assert!(!call(&mut conn, "a", &token).unwrap(), "{}", kind.name);
+        }
+        assert_eq!(State::of(&mut conn).unwrap(), before, "{}", kind.name);
+        let is_wrapper = |command: &str| ["EVAL", "EVALSHA", "TIME"].contains(&command);
+        let own = commands
+            .iter()
+            .map(|command| command.split(' ').collect::<Vec<_>>());
+        let own: Vec<_> = own.filter(|words| !is_wrapper(words[0])).collect();
+        // A permit's mark is in the companion.
+        let beside = if kind.name == "permit" {
+            COMPANION
+        } else {
+            kind.key
+        };
+        let keys = [kind.key, kind.rival().key, beside];
+        assert!(
+            !own.is_empty() && own.iter().all(|words| keys.contains(&words[1])),
+            "{own:?}"
+        );
+    }
+}
+
+#[test]
+fn a_free_mutex_costs_five_commands_in_its_script_and_a_refusal_two() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    // The first hold also sets the companion's expiry.
+    assert!(MUTEX.use_once(&mut conn));
+    let mut monitor = Monitor::start(&server).unwrap();
+    assert!((MUTEX.try_acquire)(&mut conn, "a", &Token::random()).unwrap());
+    assert!(!(MUTEX.try_acquire)(&mut conn, "a", &Token::random()).unwrap());
+    let commands = monitor.commands().unwrap();
+    let of_scripts = commands
+        .iter()
+        .filter(|command| !command.starts_with("EVAL"));
+    let names: Vec<_> = of_scripts
+        .map(|command| command.split(' ').next().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        ["GET", "TIME", "HGET", "HSET", "SET", "GET", "RENAMENX"]
+    );
+}
+
+/// The data before the call: none, or expired holders.
+const BEFORE: [&[&[&str]]; 2] = [
+    &[],
+    &[
+        &["HSET", "lock:a", "kind", "rw", "r:dead", "1", "i:dead", "1"],
+        &["PEXPIRE", "lock:a", "60000"],
+        &["HSET", "a", "read", "1", "read:dead", "1", "write", "1"],
+        &["PEXPIRE", "a", "60000"],
+    ],
+];
+
+/// Even if a script is stopped half-way: a refused lock is not held, every key expires, and the
+/// remains admit no second attempt while the server is like this.
+fn assert_true_to_the_state(conn: &mut Connection, spoil: &[&str], repair: &[&str]) {
+    let cases = KINDS
+        .into_iter()
+        .flat_map(|kind| BEFORE.map(|before| (kind, before)));
+    for (kind, before) in cases {
+        let is_read_write = kind.renew.is_none() || ["reader", "writer"].contains(&kind.name);
+        if !before.is_empty() && !is_read_write {
+            continue;
+        }
+        let [token, second] = [(); 2].map(|()| Token::random());
+        let what = format!("{}, {spoil:?}, {before:?}", kind.name);
+        put(conn, &["FLUSHALL"]);
+        for command in before {
+            put(conn, command);
+        }
+        put(conn, spoil);
+        let answer = (kind.try_acquire)(conn, "a", &token);
+        let again = answer
+            .is_err()
+            .then(|| (kind.try_acquire)(conn, "a", &second));
+        put(conn, repair);
+        assert!(
+            matches!(answer, Ok(true) | Err(Error::Redis { .. })),
+            "{what}: {answer:?}"
+        );
+        assert!(
+            matches!(again, None | Some(Err(Error::Redis { .. }))),
+            "{what}: {again:?}"
+        );
+        let mut keys: Vec<String> = conn.keys("*").unwrap();
+        keys.retain(|key| !key.ends_with(":lease"));
+        for key in keys {
+            assert!(conn.pttl::<_, i64>(&key).unwrap() > 0, "{what}: {key}");
+        }
+        let was_held = (kind.release)(conn, "a", &token).unwrap();
+        assert_eq!(was_held, answer.is_ok(), "{what}");
+        assert!(kind.rival().use_once(conn), "{what}");
+    }
+}
+
+#[test]
+fn a_server_out_of_memory() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let limit = |bytes| ["CONFIG", "SET", "maxmemory", bytes];
+    assert_true_to_the_state(&mut conn, &limit("1"), &limit("0"));
+    for kind in KINDS {
+        put(&mut conn, &["FLUSHALL"]);
+        let (what, token) = (kind.name, Token::random());
+        assert!(
+            (kind.try_acquire)(&mut conn, "a", &token).unwrap(),
+            "{what}"
+        );
+        put(&mut conn, &limit("1"));
+        assert!((kind.release)(&mut conn, "a", &token).unwrap(), "{what}");
+        put(&mut conn, &limit("0"));
+    }
+    put(&mut conn, &limit("1"));
+    for kind in [MUTEX, BARE, READ_WRITE[1][1]] {
+        let refused = (kind.try_acquire)(&mut conn, "b", &Token::random());
+        assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_forbidden_command_leaves_no_lock() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let allow = ["ACL", "SETUSER", "default", "+@all"];
+    let commands = [
+        "exists", "get", "hgetall", "hget", "hmget", "hincrby", "pttl", "time", "set", "hset",
+        "hdel", "del", "pexpire", "zadd", "zcard",
+    ];
+    for command in commands {
+        let forbidden = format!("-{command}");
+        let forbid = ["ACL", "SETUSER", "default", "+@all", &forbidden];
+        assert_true_to_the_state(&mut conn, &forbid, &allow);
+    }
+}
+
+/// A connection with tracking is notified when a lock that it acquired, renewed or was refused ends:
+/// the last command of each script is a read. A mutex and a permit are acquired without one.
+#[test]
+fn the_server_tells_of_the_end_of_what_was_acquired_renewed_or_refused() {
+    let server = Server::start().unwrap();
+    let [mut conn, mut other, mut listener] = [(); 3].map(|()| server.connection().unwrap());
+    listener
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
+    let listening: i64 = redis::cmd("CLIENT").arg("ID").query(&mut listener).unwrap();
+    let mut pushes = listener.as_pubsub();
+    pushes.subscribe("__redis__:invalidate").unwrap();
+    let tracking = listening.to_string();
+    put(
+        &mut conn,
+        &["CLIENT", "TRACKING", "ON", "REDIRECT", &tracking, "NOLOOP"],
+    );
+    let editions = [READ_WRITE[1], READ_WRITE[2]].concat();
+    for kind in [MUTEX, LEVEL, PERMIT, READER, WRITER]
+        .into_iter()
+        .chain(editions)
+    {
+        let [token, inner, stranger] = [(); 3].map(|()| Token::random());
+        let mut told = |what: &str| {
+            put(&mut other, &["DEL", kind.key]);
+            let mut next = || {
+                let told = pushes.get_message();
+                told.unwrap_or_else(|_| panic!("{}: {what}", kind.name))
+                    .get_payload()
+                    .unwrap()
+            };
+            let mut keys: Vec<String> = next();
+            while keys[0].ends_with(":lease") {
+                keys = next();
+            }
+            assert_eq!(keys, [kind.key], "{}: {what}", kind.name);
+        };
+        let another = &mut server.connection().unwrap();
+        if !["mutex", "permit"].contains(&kind.name) {
+            assert!((kind.try_acquire)(&mut conn, "a", &token).unwrap());
+            told("acquired");
+        }
+        if let Some(renew) = kind.renew {
+            assert!((kind.try_acquire)(another, "a", &inner).unwrap());
+            assert!(renew(&mut conn, "a", &inner).unwrap());
+            told("renewed");
+        }
+        // The article's readers read the writer's key first.
+        if kind.rival().key == kind.key {
+            assert!((kind.rival().try_acquire)(another, "a", &stranger).unwrap());
+            let refused = kind.take(Some(Duration::ZERO), &mut conn, "a", &Token::random());
+            assert!(!refused.unwrap());
+            told("refused");
+        }
+    }
+}
+
+/// Since Redis 7.2 an expiry counts from the start of the script, but `TIME` in it returns a later
+/// time: a key with the expiry of its last hold would expire before the hold.
+#[test]
+fn the_key_lasts_as_long_as_the_last_hold() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let token = Token::random();
+    let holds: [(Kind, String); 3] = [
+        (READER, format!("r:{token}")),
+        (WRITER, format!("w:{token}")),
+        (READ_WRITE[1][0], String::new()),
+    ];
+    for (kind, field) in holds {
+        let mut outlives = |what: &str| {
+            let end: i64 = if field.is_empty() {
+                let list: String = conn.get(kind.key).unwrap();
+                let (_, end) = list.trim_end_matches('}').rsplit_once(':').unwrap();
+                end.parse().unwrap()
+            } else {
+                conn.hget(kind.key, &field).unwrap()
+            };
+            // Time that passes between the two reads makes the expiry look too early, never too
+            // late.
+            let key = kind.key;
+            let seen = comes_true(|| millis(&mut conn) + conn.pttl::<_, i64>(key).unwrap() > end);
+            assert!(seen, "{}: {what}", kind.name);
+        };
+        let mut other = server.connection().unwrap();
+        assert!((kind.try_acquire)(&mut other, "a", &token).unwrap());
+        outlives("acquired");
+        if let Some(renew) = kind.renew {
+            assert!(renew(&mut other, "a", &token).unwrap());
+            outlives("renewed");
+        }
+        assert!((kind.release)(&mut other, "a", &token).unwrap());
+    }
+}
+
+/// A cluster refuses a script whose keys are in different slots, or that touches a key of another
+/// slot.
+#[test]
+fn all_keys_are_in_one_slot() {
+    let server = Server::start_with(&["--cluster-enabled", "yes"]).unwrap();
+    let mut conn = server.connection().unwrap();
+    let slots: Vec<u16> = (0..16_384).collect();
+    redis::cmd("CLUSTER")
+        .arg("ADDSLOTS")
+        .arg(slots)
+        .exec(&mut conn)
+        .unwrap();
+    assert!(comes_true(|| conn.exists::<_, bool>("a").is_ok()));
+    for kind in KINDS {
+        for name in ["a", "report.4", "名前", "{shop}:report", "a{b}c"] {
+            // The article's editions are given keys, with tags of the caller's.
+            if kind.name.contains("two_key") && name.contains('{') {
+                continue;
+            }
+            let token = Token::random();
+            assert!((kind.try_acquire)(&mut conn, name, &token).unwrap());
+            for (what, call) in kind.others().into_iter().rev() {
+                assert!(call(&mut conn, name, &token).unwrap(), "{what}");
+            }
+        }
+    }
+    let (apart, token) = (Keys::new("readKey", "writeKey").unwrap(), Token::random());
+    let refused = two_key::acquire_read(&mut conn, &apart, &token, Duration::ZERO, LEASE);
+    let says = format!("{:#}", anyhow::Error::from(refused.unwrap_err()));
+    assert!(says.to_uppercase().contains("SLOT"), "{says}");
+}
+
+/// Every script documents its arguments and its reply, and uses only the keys in `KEYS`.
+#[test]
+fn every_key_is_declared() {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/recipes")];
+    let mut scripts = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.extension() {
+                None => folders.push(path),
+                Some(extension) if extension == "lua" => scripts.push(path),
+                Some(_) => {}
+            }
+        }
+    }
+    assert!(!scripts.is_empty());
+    for path in scripts {
+        let (script, name) = (fs::read_to_string(&path).unwrap(), path.display());
+        assert!(script.starts_with("-- "), "{name} has no description");
+        let code = script
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("--"));
+        for line in code {
+            for call in line.replace("pcall(", "call(").split("redis.call(").skip(1) {
+                let declared = call
+                    .split_once(", ")
+                    .is_some_and(|(_, key)| key.starts_with("KEYS["));
+                assert!(declared || call.starts_with("'TIME')"), "{name}: {line}");
+            }
+        }
+    }
+}
