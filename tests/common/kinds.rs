@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use leasehold::{
     Owner, Result, Token,
+    book::article::{one_hash, two_key},
     recipes::{
         mutex::{self, End},
-        read_write::{self, one_hash, two_key},
+        read_write,
         reentrant::{self, Release},
         semaphore,
     },

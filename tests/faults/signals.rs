@@ -21,6 +21,7 @@ use leasehold::Locks;
 use crate::{
     common::{
         Proxy, Server,
+        wait::comes_true_within,
         world::{self, Kind},
     },
     trial::{LONG, at_every_command},
@@ -74,7 +75,7 @@ fn a_signal_while_releasing_the_lock_of_a_failed_trade() {
             }
         });
         // Repeats until the signal arrives during the wait for the reply.
-        while looks.load(SeqCst) <= releasing {
+        let arrives = comes_true_within(Duration::from_secs(30), || {
             trial.begin_anew();
             trial.point().refuse("ERR not today");
             looks.store(0, SeqCst);
@@ -83,7 +84,9 @@ fn a_signal_while_releasing_the_lock_of_a_failed_trade() {
             assert!(!trial.is_done(), "{}", trial.what);
             let left = world::new_locks(&mut trial.direct);
             assert_eq!(left, [""; 0], "{}", trial.what);
-        }
+            looks.load(SeqCst) > releasing
+        });
+        assert!(arrives, "{}", trial.what);
         trial.next_on_the_same_connection();
     });
 }

@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Server, wait::at_once};
+use crate::common::{
+    Server,
+    wait::{at_once, comes_true_within},
+};
 use leasehold::{
     Owner, Token, acquire_lock_with_timeout,
     recipes::{
@@ -114,9 +117,9 @@ fn mutex_turn(conn: &mut Connection, place: &Place<'_>) {
 
 fn unfenced_turn(conn: &mut Connection, place: &Place<'_>) {
     let (name, token) = (&place.name, Token::random());
-    while !mutex::try_acquire_unfenced(conn, name, &token, LEASE).unwrap() {
-        thread::sleep(Duration::from_millis(1));
-    }
+    assert!(comes_true_within(WAIT, || {
+        mutex::try_acquire_unfenced(conn, name, &token, LEASE).unwrap()
+    }));
     place.work(None);
     assert!(mutex::release(conn, name, &token).unwrap());
 }

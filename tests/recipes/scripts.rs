@@ -14,10 +14,8 @@ use crate::common::{
 };
 use leasehold::{
     Error, Owner, Token,
-    recipes::{
-        read_write::two_key::{self, Keys},
-        reentrant,
-    },
+    book::article::two_key::{self, Keys},
+    recipes::reentrant,
 };
 use redis::{Commands, Connection};
 
@@ -360,7 +358,7 @@ fn all_keys_are_in_one_slot() {
 /// Every script documents its arguments and its reply, and uses only the keys in `KEYS`.
 #[test]
 fn every_key_is_declared() {
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/recipes")];
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     let mut scripts = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {

@@ -89,8 +89,16 @@ fn not_led(_: &mut SharedWrite<'_>) -> Result<()> {
 }
 
 /// Waits until the outbox has this many letters.
+#[track_caller]
 fn until_waiting(outbox: &Outbox, count: usize) {
-    while outbox.letters.lock().waiting.len() != count {
+    let asked = Instant::now();
+    loop {
+        let waiting = outbox.letters.lock().waiting.len();
+        if waiting == count {
+            return;
+        }
+        let is_in_time = asked.elapsed() < Duration::from_secs(30);
+        assert!(is_in_time, "{waiting} letters for 30 s, not {count}");
         thread::yield_now();
     }
 }

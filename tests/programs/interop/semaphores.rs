@@ -1,6 +1,9 @@
 //! The book's semaphores and ours, on the same keys.
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use redis::{Commands, Connection};
 
@@ -197,8 +200,12 @@ fn storm_of(server: &Server, way: Way, limit: u32, books: &mut [&mut dyn Semapho
 
 fn we_storm(server: &Server, way: Way, asked: &Asked<'_>, times: u32) -> i64 {
     let mut conn = server.connection().unwrap();
-    let (mut most, mut held) = (0, 0);
+    let (mut most, mut held, end) = (0, 0, Instant::now() + Duration::from_secs(60));
     while held < times {
+        assert!(
+            Instant::now() < end,
+            "{held} of {times} permits in a minute"
+        );
         let token = match we_acquire(&mut conn, way, asked) {
             Ok(Some(token)) => token,
             Ok(None) => {
