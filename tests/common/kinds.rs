@@ -31,6 +31,9 @@ const LEASES: one_hash::Lifetimes = one_hash::Lifetimes {
 /// The arguments are a connection, the lock's name and the token.
 pub type Call = fn(&mut Connection, &str, &Token) -> Result<bool>;
 
+/// The same with the longest wait.
+pub type Wait = fn(&mut Connection, &str, &Token, Duration) -> Result<bool>;
+
 #[derive(Clone, Copy)]
 pub struct Kind {
     pub name: &'static str,
@@ -38,7 +41,7 @@ pub struct Kind {
     pub key: &'static str,
     pub try_acquire: Call,
     /// The bare mutex has none.
-    pub acquire: Option<fn(&mut Connection, &str, &Token, Duration) -> Result<bool>>,
+    pub acquire: Option<Wait>,
     /// The article's editions have none.
     pub renew: Option<Call>,
     pub release: Call,
@@ -259,11 +262,6 @@ impl Kind {
     /// Its first acquire takes no script.
     pub fn is_bare(self) -> bool {
         self.name == BARE.name
-    }
-
-    /// It numbers its holds.
-    pub fn has_fence(self) -> bool {
-        ["mutex", "level", "writer"].contains(&self.name)
     }
 
     /// Acquires and releases the lock `a`. False if it is held.
