@@ -13,11 +13,11 @@ use crate::common::{
 };
 use leasehold::{
     Error, Owner, Token,
+    book::article::{
+        one_hash::{self, Lifetimes},
+        two_key::Keys,
+    },
     recipes::{
-        read_write::{
-            one_hash::{self, Lifetimes},
-            two_key::Keys,
-        },
         reentrant::{self, Release},
         semaphore,
     },
