@@ -1,9 +1,11 @@
 //! The wait for a lock.
 //!
-//! [`Lock`](super::Lock) calls [`acquire`] on the caller's thread. A call with no time-out makes
-//! [one attempt](Wait::try_once) on a connection of the pool. A wait starts with such an attempt
-//! too, unless threads of this process already wait or another process is due to go first. If the
-//! attempt fails, or is skipped, the wait joins the queue of its lock. Only the
+//! [`Lock`](super::Lock) calls [`begin`] and [`until_over`](Wait::until_over) on the caller's
+//! thread. A call with no time-out makes [one attempt](Wait::try_once) on a connection of the pool.
+//! A wait starts with such an attempt too, unless threads of this process already wait or another
+//! process is due to go first. The waits of a set send their first attempts
+//! [together](ask_together_first). If the attempt fails, or is skipped, the wait joins the queue of
+//! its lock. Only the
 //! [head](Wait::ask_as_head) of a queue asks the server, on the connection that all heads share,
 //! when its place wakes it: the server reported a change, this process released the lock, the
 //! holder's lease has ended, or a pause after a failure is over. [`Attempts`] judges each reply;
@@ -34,7 +36,7 @@ use super::{
     attempts::{AttemptOutcome, Attempts},
     lease::{Lease, LeaseGrant},
     options::Settings,
-    release::let_go_all,
+    release::{ask_together, let_go_all},
     set_wait::SetWait,
     stack::Stack,
     stacks::Stacks,
@@ -64,7 +66,7 @@ const LONGEST_DOUBT: Duration = Duration::from_millis(250);
 const SEES_CANCEL_WITHIN: Duration = Duration::from_millis(50);
 
 /// One wait for one lock, from its first attempt to its result.
-struct Wait<'a> {
+pub(super) struct Wait<'a> {
     operation: Operation<'a>,
     stacks: &'a Stacks,
     /// The stack of the server that last had the key.
@@ -80,29 +82,31 @@ struct Wait<'a> {
     deadline: Deadline,
     /// False for a call with no time-out.
     waits: bool,
+    /// The pause before the attempt that precedes the queue. `None`: the wait begins in the queue.
+    asks_after: Option<Duration>,
+    /// The outcome of a first attempt that was sent together with others.
+    first: Option<Result<AttemptOutcome>>,
     attempts: Attempts<'a>,
     part: &'a SetWait<'a>,
     /// The caller's `Cancel`, or the loss of a held lock of the set.
-    cancel: Option<&'a Cancel>,
+    cancel: Option<Cancel>,
 }
 
-/// Waits for the lock, and makes at least one attempt. The inner error: the work of `run_once` was
-/// already done within the period.
-pub(super) fn acquire(
-    operation: Operation<'_>,
-    stacks: &Stacks,
-    settings: &Settings,
+/// Prepares a wait for the lock. On a cluster this may ask the nodes for its shard.
+pub(super) fn begin<'a>(
+    operation: Operation<'a>,
+    stacks: &'a Stacks,
+    settings: &'a Settings,
     hold: Hold,
     timeout: Duration,
-    part: &SetWait<'_>,
-) -> Result<Result<Lease, LastRun>> {
+    part: &'a SetWait<'a>,
+) -> Result<Wait<'a>> {
     let lease_millis = settings.checked()?;
     settings.check_wait(stacks.limits.answer)?;
     if settings.is_cancelled() {
         return Err(operation.cancelled());
     }
     let cancel = part.cancel(settings.cancel.as_ref());
-    let cancel = cancel.as_ref();
     let hold = if settings.fencing {
         hold
     } else {
@@ -117,12 +121,18 @@ pub(super) fn acquire(
         |error: &Error| report_retry(operation, settings, clock.since(started), Some(error));
     let pauses = Backoff::between(settings.backoff.first, LONGEST_DOUBT);
     let key = hold.lock_name().key();
-    let stack = first_stack(stacks, key, pauses, (deadline, cancel), report);
+    let stack = first_stack(stacks, key, pauses, (deadline, cancel.as_ref()), report);
     // The loss of a held lock takes precedence.
     let stack = stack.or_else(|error| part.check(operation.name).and(Err(error)))?;
     let skew = settings.skew_on(&*stack.server);
     let (first, last) = (settings.backoff.first, settings.backoff.last);
-    let wait = Wait {
+    let waits = !timeout.is_zero();
+    let asks_after = if waits {
+        stack.queues.asks_after(key, timeout)
+    } else {
+        Some(Duration::ZERO)
+    };
+    Ok(Wait {
         operation,
         stacks,
         stack,
@@ -140,11 +150,25 @@ pub(super) fn acquire(
         lease_millis,
         started,
         deadline,
-        waits: !timeout.is_zero(),
+        waits,
+        asks_after,
+        first: None,
         part,
         cancel,
+    })
+}
+
+/// Makes the first attempts of these waits, in one write to each server and to all servers at once.
+pub(super) fn ask_together_first(waits: &mut [&mut Wait<'_>]) {
+    let Some(patience) = waits.first().map(|wait| wait.patience()) else {
+        return;
     };
-    wait.until_over(timeout)
+    let call = |wait: &&mut Wait<'_>| (Arc::clone(&wait.stack), wait.first_call(false));
+    let calls: Vec<_> = waits.iter().map(call).collect();
+    let replies: Vec<_> = ask_together(&calls, patience).collect();
+    for (wait, reply) in waits.iter_mut().zip(replies) {
+        wait.first = Some(wait.judge(reply));
+    }
 }
 
 /// Reports an attempt that did not get the lock. `None`: someone else holds it.
@@ -183,11 +207,15 @@ fn first_stack(
 }
 
 impl Wait<'_> {
-    fn until_over(mut self, timeout: Duration) -> Result<Result<Lease, LastRun>> {
+    /// Waits for the lock, and makes at least one attempt. The inner error: the work of `run_once`
+    /// was already done within the period.
+    pub(super) fn until_over(mut self) -> Result<Result<Lease, LastRun>> {
+        // The set may hold more locks than when this wait was prepared.
+        self.cancel = self.part.cancel(self.settings.cancel.as_ref());
         let acquired = if self.part.is_over {
             Ok(None)
         } else if self.waits {
-            self.in_turn(timeout)
+            self.in_turn()
         } else {
             self.try_once()
         };
@@ -233,17 +261,40 @@ impl Wait<'_> {
         }
     }
 
+    /// Returns true if the first attempt may be sent together with those for other locks. `WAIT`
+    /// has to go on the connection that has written, and would hold up other calls.
+    pub(super) fn asks_at_once(&self) -> bool {
+        let is_reentrant = self.hold.kind() == LockKind::Reentrant;
+        let asks = self.asks_after == Some(Duration::ZERO) || is_reentrant;
+        asks && self.hold.replicas().is_none() && !self.part.is_over
+    }
+
+    /// Returns true if the first attempt has acquired the lock.
+    pub(super) fn is_granted(&self) -> bool {
+        matches!(self.first, Some(Ok(AttemptOutcome::Granted { .. })))
+    }
+
+    /// Ends a wait that is not continued. Returns what its first attempt acquired, for a release,
+    /// and leaves to the watchdog's thread what it may have acquired.
+    pub(super) fn declined(mut self) -> Option<Lease> {
+        let acquired = match self.first.take()? {
+            Ok(AttemptOutcome::Granted { grant, .. }) => Ok(self.lease(grant)),
+            outcome => outcome.map(|_| None),
+        };
+        self.give_back_outstanding(&acquired);
+        acquired.ok().flatten().map(Lease::declined)
+    }
+
     /// Waits in the queue, behind the threads of this process that came earlier.
-    fn in_turn(&mut self, timeout: Duration) -> Result<Option<Lease>> {
-        let asks_after = self.stack.queues.asks_after(self.key(), timeout);
-        if let Some(pause) = asks_after
+    fn in_turn(&mut self) -> Result<Option<Lease>> {
+        if let Some(pause) = self.asks_after
             && !pause.is_zero()
         {
             thread::sleep(pause);
         }
         // An owner that acquires a reentrant lock again must not queue behind threads that wait for
         // it to release. Only the server knows that it is another's.
-        if asks_after.is_some() || self.hold.kind() == LockKind::Reentrant {
+        if self.asks_after.is_some() || self.hold.kind() == LockKind::Reentrant {
             match self.ask_ahead_of_the_queue()? {
                 AttemptOutcome::Granted { grant, .. } => return Ok(self.lease(grant)),
                 AttemptOutcome::AlreadyRun => return Ok(None),
@@ -304,27 +355,50 @@ impl Wait<'_> {
         }
     }
 
-    /// Makes an attempt on a connection of the pool, and follows the key to another server.
-    fn ask_on_pooled(&mut self, leaves_intent: bool) -> Result<AttemptOutcome> {
-        let mut call = (self.hold).acquiring(self.lease_millis, leaves_intent, BusyReply::No);
-        let mut patience = Patience {
+    /// Returns the call of an attempt ahead of the queue.
+    fn first_call(&self, leaves_intent: bool) -> Call {
+        (self.hold).acquiring(self.lease_millis, leaves_intent, BusyReply::No)
+    }
+
+    /// Returns the limits of an attempt ahead of the queue.
+    fn patience(&self) -> Patience<'_> {
+        Patience {
             wait_while_all_lent: self.deadline.remaining().max(WAIT_WHILE_ALL_LENT),
             tells_of_moves: true,
-            cancel: self.cancel,
+            cancel: self.cancel.as_ref(),
             ..Patience::USUAL
-        };
-        let mut hops = 0;
+        }
+    }
+
+    /// Returns the outcome of an attempt ahead of the queue.
+    fn judge(&mut self, reply: Result<Reply>) -> Result<AttemptOutcome> {
+        self.attempts.made += 1;
+        match reply {
+            Ok(reply) => self.attempts.judge(reply, self.stack.clock.now()),
+            Err(error) if self.waits && error.may_pass() => {
+                self.attempts.failure = Some(error);
+                Ok(AttemptOutcome::Failed)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes an attempt on a connection of the pool, unless the first was made already, and follows
+    /// the key to another server.
+    fn ask_on_pooled(&mut self, leaves_intent: bool) -> Result<AttemptOutcome> {
+        let mut call = self.first_call(leaves_intent);
+        let (mut hops, mut by) = (0, None);
         loop {
-            self.attempts.made += 1;
-            let reply = match self.stack.server.ask(&call, patience) {
-                Ok(reply) => reply,
-                Err(error) if self.waits && error.may_pass() => {
-                    self.attempts.failure = Some(error);
-                    return Ok(AttemptOutcome::Failed);
-                }
-                Err(error) => return Err(error),
+            let outcome = if let Some(first) = self.first.take() {
+                first?
+            } else {
+                let patience = Patience {
+                    by,
+                    ..self.patience()
+                };
+                let reply = self.stack.server.ask(&call, patience);
+                self.judge(reply)?
             };
-            let outcome = self.attempts.judge(reply, self.stack.clock.now())?;
             let Limits { connect, answer } = self.stacks.limits;
             let longest = Deadline::after(self.deadline.remaining().max(connect.max(answer)));
             let has_moved = matches!(outcome, AttemptOutcome::Moved) && hops < HOPS;
@@ -332,7 +406,7 @@ impl Wait<'_> {
                 return Ok(outcome);
             }
             hops += 1;
-            patience.by.get_or_insert(longest);
+            by.get_or_insert(longest);
             // An earlier attempt may have acquired the lock on that server.
             call = call.again();
         }
@@ -346,7 +420,8 @@ impl Wait<'_> {
         let made_before = self.attempts.made;
         let shared = Arc::clone(&self.stack);
         shared.server.start_telling();
-        let cancel = self.cancel;
+        let cancel = self.cancel.clone();
+        let cancel = cancel.as_ref();
         let waiting = Arc::downgrade(&shared);
         let wake_all = move || {
             if let Some(shared) = waiting.upgrade() {
@@ -465,7 +540,7 @@ impl Wait<'_> {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.cancel.is_some_and(Cancel::is_cancelled)
+        self.cancel.as_ref().is_some_and(Cancel::is_cancelled)
     }
 
     /// Switches to the stack that has the key now. Returns false if no node can name it.

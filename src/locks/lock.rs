@@ -8,7 +8,7 @@ use std::{
 use redis::{RedisResult, Value};
 
 use super::{
-    acquire::acquire,
+    acquire::{Wait, begin},
     lease::Lease,
     options::{Options, Settings},
     set_wait::SetWait,
@@ -291,7 +291,36 @@ impl Lock {
         timeout: Duration,
         part: &SetWait<'_>,
     ) -> Result<Lease> {
-        match self.acquire_hold(operation, self.hold(), timeout, part) {
+        self.acquire_by(operation, || self.begin(operation, timeout, part))
+    }
+
+    /// Prepares a wait for this lock.
+    pub(super) fn begin<'a>(
+        &'a self,
+        operation: Operation<'a>,
+        timeout: Duration,
+        part: &'a SetWait<'a>,
+    ) -> Result<Wait<'a>> {
+        self.begin_with(self.hold()?, operation, timeout, part)
+    }
+
+    pub(super) fn begin_with<'a>(
+        &'a self,
+        hold: Hold,
+        operation: Operation<'a>,
+        timeout: Duration,
+        part: &'a SetWait<'a>,
+    ) -> Result<Wait<'a>> {
+        begin(operation, &self.stacks, &self.settings, hold, timeout, part)
+    }
+
+    /// Acquires the lock by this wait.
+    pub(super) fn acquire_by<'a>(
+        &self,
+        operation: Operation<'_>,
+        wait: impl FnOnce() -> Result<Wait<'a>>,
+    ) -> Result<Lease> {
+        match self.acquire_hold(wait) {
             Ok(acquired) => acquired.map_err(|_| operation.contended()),
             Err(error) => Err(self.with_found_kind(operation, error)),
         }
@@ -321,14 +350,11 @@ impl Lock {
     }
 
     /// Acquires a hold, for all public functions. The inner error: the work of `run_once` was
-    /// already done within the period. Reports the start and a failure to the hooks; [`acquire`]
+    /// already done within the period. Reports the start and a failure to the hooks; the [`Wait`]
     /// reports the other outcomes.
-    pub(super) fn acquire_hold(
+    pub(super) fn acquire_hold<'a>(
         &self,
-        operation: Operation<'_>,
-        hold: Result<Hold>,
-        timeout: Duration,
-        part: &SetWait<'_>,
+        wait: impl FnOnce() -> Result<Wait<'a>>,
     ) -> Result<Result<Lease, LastRun>> {
         let clock = self.stacks.clock;
         let started = clock.now();
@@ -338,9 +364,7 @@ impl Lock {
         if let Some(events) = events {
             events.tell(|events| events.waiting(&Waiting::new(self.name())));
         }
-        let (stacks, settings) = (&self.stacks, &self.settings);
-        let waited =
-            hold.and_then(|hold| acquire(operation, stacks, settings, hold, timeout, part));
+        let waited = wait().and_then(Wait::until_over);
         if let (Err(error), Some(events)) = (&waited, events)
             && !matches!(error, Error::Contended { .. })
         {

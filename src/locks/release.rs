@@ -320,7 +320,7 @@ pub(super) fn let_go_all(leases: &mut [Lease], by: Deadline) -> Vec<Result<()>> 
 
 /// Sends each call to its server, in one write to each server and to all servers at once. Returns
 /// the replies in the order of the calls.
-fn ask_together(
+pub(super) fn ask_together(
     calls: &[(Arc<Stack<Lease>>, Call)],
     patience: Patience<'_>,
 ) -> impl Iterator<Item = Result<Reply>> {

@@ -155,7 +155,9 @@ impl Lock {
         let hold = ensure(is_mutex, "lock", reason)
             .and_then(|()| period_millis(period))
             .and_then(|period| Ok(self.hold()?.unless_run(period)));
-        let lease = match self.acquire_hold(operation, hold, timeout, &self.alone())? {
+        let part = self.alone();
+        let wait = || hold.and_then(|hold| self.begin_with(hold, operation, timeout, &part));
+        let lease = match self.acquire_hold(wait)? {
             Ok(lease) => lease,
             Err(run) => return Ok(Once::AlreadyRun(run)),
         };

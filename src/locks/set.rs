@@ -1,15 +1,25 @@
 //! `LockSet`, which acquires several locks, all or none, and its guard `Leases`.
 //!
-//! The locks are acquired one after the other, in the order of their keys. So sets cannot deadlock:
-//! the set that waits for the greatest key waits for a holder that waits for nothing. The leases
-//! that are already held renew themselves meanwhile, and the loss of one ends the wait. If one lock
-//! is not acquired, [`let_go_all`] gives the others back, as it does for a release or drop of all.
+//! The first attempts for all locks go out in one write, and are judged in the order of the keys.
+//! Where one lock is not free, what was granted behind it is given back, in one write, before the
+//! wait for it begins; then the rest is asked for together again. So a set that waits holds only
+//! locks before the one it waits for, and sets cannot deadlock: the set that waits for the greatest
+//! key waits for a holder that waits for nothing. The leases that are already held renew themselves
+//! meanwhile, and the loss of one ends the wait. If one lock is not acquired, [`let_go_all`] gives
+//! the others back, as it does for a release or drop of all.
 
 use std::{mem, sync::Arc, time::Duration};
 
 use redis::Pipeline;
 
-use super::{lease::Lease, lock::Lock, options::Options, release::let_go_all, set_wait::SetWait};
+use super::{
+    acquire::{Wait, ask_together_first},
+    lease::Lease,
+    lock::Lock,
+    options::Options,
+    release::let_go_all,
+    set_wait::SetWait,
+};
 use crate::{
     error::{Error, Operation, Result, ensure},
     recipes::{HeldCommit, Proof, Transaction, WatchedConnection},
@@ -31,7 +41,7 @@ const COMMIT: &str = "Leases::commit";
 /// - Threads that acquire locks only through sets, one set at a time, never deadlock.
 ///
 /// It does not guarantee an order among sets and single acquires of the same lock: a set waits for
-/// one lock after the other, so it may wait longer than others.
+/// one busy lock after the other, so it may wait longer than others.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct LockSet {
@@ -69,13 +79,14 @@ impl LockSet {
         Self::of(locks.map(|lock| lock.with(options.clone())))
     }
 
-    /// Acquires all locks, one after the other in the order of their keys, waiting up to `timeout`
-    /// in all.
+    /// Acquires all locks, in the order of their keys, waiting up to `timeout` in all.
     ///
-    /// Waits for each lock as [`Lock::acquire`] does. The locks that are already held renew
-    /// themselves meanwhile. One round trip for each free lock. Once the limit has passed, no other
-    /// lock is asked for, even if it is free: the next one is [`Error::Contended`]. A limit of zero
-    /// asks for each once.
+    /// If all are free, one round trip; on a cluster one to each shard, all at once. Where one is
+    /// not free, those behind it are given back, in one more round trip, and the set waits for it
+    /// as [`Lock::acquire`] does; then it asks for the rest together. The locks that are already
+    /// held renew themselves meanwhile. A lock with [`Options::replicas`] is asked for alone. Once
+    /// the limit has passed, no other lock is asked for, even if it is free: the next one is
+    /// [`Error::Contended`]. A limit of zero asks for each once.
     ///
     /// If one is not acquired, or one that is held is lost, the wait ends, and the others are
     /// released before the call returns, in one round trip. If the server is silent, the call
@@ -106,7 +117,9 @@ impl LockSet {
 
     /// Acquires all locks if all are free. `Ok(None)`: someone else holds one of them.
     ///
-    /// One round trip for each lock, until one is not free.
+    /// One round trip, and another to give back what was free beside one that was not. On a cluster
+    /// two sets of the same locks, each tried at the same moment, may both get `None`: each shard
+    /// answers by itself.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), except `Contended`.
@@ -141,30 +154,20 @@ impl LockSet {
             leases: Vec::with_capacity(self.locks.len()),
         };
         let handles = Arc::default();
-        for lock in &self.locks {
-            let operation = Operation::new(name, lock.name());
+        while let Some(rest @ [next, ..]) = self.locks.get(held.leases.len()..) {
             // Each attempt may take as long as an answer, so past the limit no other one begins.
             let is_over = !timeout.is_zero() && !held.leases.is_empty() && deadline.has_passed();
             let part = SetWait::new(Some(&handles), since).over_if(is_over);
-            let acquired = lock.acquire_as(operation, deadline.remaining(), &part);
-            let is_last = held.leases.len() + 1 == self.locks.len();
+            let granted = held.extend(name, rest, deadline.remaining(), &part);
             // A lock may have been lost just before the last one was granted.
-            let checked = acquired.and_then(|lease| {
-                handles.lock().push(lease.handle.clone());
-                held.leases.push(lease);
-                if is_last {
-                    held.check_for(name)
-                } else {
-                    Ok(())
-                }
-            });
-            match checked {
-                Ok(()) => {}
-                Err(error) => {
-                    let by = part.gives_back_by(deadline, lock.longest_answer());
-                    held.let_go(by);
-                    return Err(error);
-                }
+            let is_last = held.leases.len() == self.locks.len();
+            let checked = match granted {
+                Ok(()) if is_last => held.check_for(name),
+                granted => granted,
+            };
+            if let Err(error) = checked {
+                held.let_go(part.gives_back_by(deadline, next.longest_answer()));
+                return Err(error);
             }
         }
         Ok(held)
@@ -182,6 +185,63 @@ pub struct Leases {
 }
 
 impl Leases {
+    /// Acquires the first of these locks. Those behind it are asked for in the same write, up to
+    /// the first that has to wait, and acquired too until one is not free: what is granted behind
+    /// that one is given back, in one write, before it is waited for.
+    ///
+    /// # Errors
+    /// Why one was not acquired. What was granted behind it is held, for a release with the others.
+    fn extend(
+        &mut self,
+        name: &'static str,
+        locks: &[Lock],
+        timeout: Duration,
+        part: &SetWait<'_>,
+    ) -> Result<()> {
+        let operation = |lock| Operation::new(name, Lock::name(lock));
+        let mut waits = Vec::new();
+        for lock in locks {
+            waits.push(lock.begin(operation(lock), timeout, part));
+            if !waits
+                .last()
+                .is_some_and(|wait| wait.as_ref().is_ok_and(Wait::asks_at_once))
+            {
+                break;
+            }
+        }
+        let at_once = waits
+            .iter_mut()
+            .flatten()
+            .filter(|wait| wait.asks_at_once());
+        let mut at_once: Vec<_> = at_once.collect();
+        if at_once.len() > 1 {
+            ask_together_first(&mut at_once);
+        }
+        let mut waits = waits.into_iter();
+        for lock in locks {
+            let Some(wait) = waits.next() else {
+                break;
+            };
+            if !wait.as_ref().is_ok_and(Wait::is_granted) {
+                let behind = waits.by_ref().flatten();
+                let mut behind: Vec<_> = behind.filter_map(Wait::declined).collect();
+                let_go_all(&mut behind, Deadline::after(lock.longest_answer()));
+            }
+            match lock.acquire_by(operation(lock), || wait) {
+                Ok(lease) => {
+                    part.now_holds(lease.handle.clone());
+                    self.leases.push(lease);
+                }
+                Err(error) => {
+                    self.leases
+                        .extend(waits.flatten().filter_map(Wait::declined));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the lease of the lock with this name or key.
     ///
     /// `None`: the set has no such lock, or several of this name with different

@@ -73,6 +73,13 @@ impl<'a> SetWait<'a> {
         Deadline::after(left.max(GIVES_BACK_WITHIN))
     }
 
+    /// Notes that the set holds this lock.
+    pub(super) fn now_holds(&self, lease: Handle) {
+        if let Some(held) = self.held {
+            held.lock().push(lease);
+        }
+    }
+
     /// Adds the loss of a held lock to what cancels the wait.
     pub(super) fn cancel(&self, cancel: Option<&Cancel>) -> Option<Cancel> {
         // The wait for the first lock of a set needs no poll.
