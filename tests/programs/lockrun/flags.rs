@@ -154,7 +154,12 @@ fn short_help_and_long_help() {
     let help = |option| Tool::spawn(program().arg(option)).ends_with(0).out;
     let (short, whole) = (help("-h"), help("--help"));
     assert!(short.lines().count() < 60, "{short}");
-    for part in ["Examples:", "Environment:", "Exit codes:"] {
+    for part in [
+        "Examples:",
+        "Environment:",
+        "Exit codes:",
+        "The fencing tokens are numbered",
+    ] {
         assert!(whole.contains(part) && !short.contains(part), "{part}");
     }
     let (_, options) = short.split_once("Options:\n").unwrap();
@@ -164,64 +169,6 @@ fn short_help_and_long_help() {
     for text in [short, whole] {
         let wide = text.lines().find(|line| line.chars().count() > 100);
         assert_eq!(wide, None);
-    }
-}
-
-#[test]
-fn the_manual_and_the_completions_contain_every_option() {
-    let server = Server::start().unwrap();
-    let said = |args: &str| ended(&mut with(&server, &[("WAIT", "1s")], args));
-    let help = said("-h").out;
-    let options = help.lines().filter_map(|line| {
-        let line = line.trim_start();
-        let (_, option) = line.starts_with('-').then(|| line.split_once("--"))??;
-        option.split(' ').next()
-    });
-    let options: Vec<_> = options.collect();
-    assert!(options.contains(&"replicas"), "{options:?}");
-    let manual = said("--man");
-    assert!(manual.code == 0 && manual.out.contains(".TH lockrun 1"));
-    for part in [
-        "EXAMPLES",
-        "ENVIRONMENT",
-        "\"EXIT CODES\"",
-        "SIGNALS",
-        "LEASEHOLD_WAIT\\fR environment variable",
-    ] {
-        assert!(manual.out.contains(part), "{part}: {}", manual.out);
-    }
-    // An example is indented less than its explanation.
-    assert!(
-        manual.out.contains("\n    runs the backup;"),
-        "{}",
-        manual.out
-    );
-    for shell in ["bash", "zsh", "fish"] {
-        let script = said(&format!("--completions {shell}"));
-        assert_eq!(script.code, 0, "{script:?}");
-        for option in &options {
-            assert!(script.out.contains(option), "{shell} has no {option}");
-            let escaped = option.replace('-', "\\-");
-            assert!(manual.out.contains(&escaped), "no {option}: {}", manual.out);
-        }
-    }
-    let refused = said("--completions tcsh");
-    assert_eq!(refused.code, 64);
-    assert_eq!(ask(&server, "--man").code, 64, "it belongs to no lock");
-}
-
-/// Bash accepts the script.
-#[test]
-fn bash_completes_options() {
-    let script = "eval \"$(\"$1\" --completions bash)\"; COMP_WORDS=(lockrun --re); COMP_CWORD=1; \
-                  _lockrun lockrun --re lockrun; echo \"${COMPREPLY[@]}\"";
-    let mut bash = Command::new("bash");
-    bash.args(["-c", script, "bash"])
-        .arg(program().get_program());
-    match bash.output() {
-        Ok(output) => assert_eq!(String::from_utf8_lossy(&output.stdout), "--replicas\n"),
-        // Bash is not installed.
-        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
     }
 }
 

@@ -73,7 +73,7 @@ fn a_guardian_that_does_not_start_is_not_waited_for() {
         }
         let ended = tool.ends();
         // Otherwise it was ready before it was stopped.
-        let expected = "lockrun: system error: the guardian, a second process, does not start";
+        let expected = "lockrun: system error: cannot start the guardian: it says nothing";
         let is_refused = ended.code == 71;
         assert!(!is_refused || ended.err.trim() == expected, "{ended:?}");
         is_refused

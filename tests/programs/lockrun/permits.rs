@@ -260,7 +260,10 @@ fn options_that_do_not_fit_permits_are_refused() {
         }
     }
     let said = refused("--permits 1 --once-per 1h -- true");
-    assert!(said.contains("one run would count for all"), "{said}");
+    assert!(
+        said.contains("'--permits <N>' cannot be used with '--once-per"),
+        "{said}"
+    );
 }
 
 /// An inherited token belongs to another lock.

@@ -334,22 +334,22 @@ fn options_that_do_not_fit_several_locks_are_refused() {
         (
             "b",
             "--once-per 1h -- true",
-            "--once-per cannot be used with several --name: ",
+            "--once-per and --permits need a single --name",
         ),
         (
             "b",
             "--permits 2 -- true",
-            "--permits cannot be used with several --name: ",
+            "--once-per and --permits need a single --name",
         ),
         (
             "b",
             "--permits 2 --status",
-            "--permits cannot be used with several --name: ",
+            "--once-per and --permits need a single --name",
         ),
         (
             "b",
             "--permits 2 --force-release",
-            "--permits cannot be used with several --name: ",
+            "--once-per and --permits need a single --name",
         ),
         (
             "",

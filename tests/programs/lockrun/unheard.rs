@@ -457,7 +457,7 @@ const CASES: &[Case] = &[
             let mut shell = Command::new("sh");
             shell.args(["-c", "exec \"$@\" >/dev/full", "sh"]);
             shell.arg(program().get_program());
-            (stage.spawn(shell.arg("--man")), 74)
+            (stage.spawn(shell.arg("--help")), 74)
         },
     },
 ];

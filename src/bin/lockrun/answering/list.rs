@@ -20,8 +20,7 @@ const STOPPED: &str = "the list is incomplete: --list stopped at its limit of 10
 const MOST_PRINTED: usize = 10;
 
 /// Prints what could be asked, and what is missing. The exit code is that of the first failure.
-pub(crate) fn list(arguments: &Arguments) -> (u8, AnswerText) {
-    let begin = arguments.list.as_deref().unwrap_or_default();
+pub(crate) fn list(arguments: &Arguments, begin: &str) -> (u8, AnswerText) {
     let held = arguments.locks().and_then(|locks| locks.held(begin));
     let (held, failures) = match &held {
         Ok(held) => (Some(held), held.failures()),

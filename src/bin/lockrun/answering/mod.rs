@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use clap::error::ErrorKind;
 
 use crate::{
-    arguments::{Arguments, Task, help},
+    arguments::{Arguments, help},
     deciding::outcome::{AnswerText, NOT_WRITTEN, USAGE},
     doing::run,
     speaking::{messages, speaker::Speaker},
@@ -24,14 +24,16 @@ pub(crate) fn to_arguments(speaker: &Speaker) -> u8 {
         Ok(arguments) => arguments,
         Err(error) => return to_none(&error, speaker),
     };
-    let (code, told) = match arguments.action() {
-        Task::Status => operator::status(&arguments),
-        Task::ForceRelease => operator::force_release(&arguments),
-        Task::List => list::list(&arguments),
-        Task::Manual => help::manual(),
-        Task::Completions(shell) => help::completions(shell),
-        Task::Probe => probe::probe(&arguments),
-        Task::Run => return to_a_command(&arguments, speaker),
+    let (code, told) = if arguments.status {
+        operator::status(&arguments)
+    } else if arguments.force_release {
+        operator::force_release(&arguments)
+    } else if let Some(begin) = &arguments.list {
+        list::list(&arguments, begin)
+    } else if arguments.probe {
+        probe::probe(&arguments)
+    } else {
+        return to_a_command(&arguments, speaker);
     };
     to_a_question(&told, code, speaker)
 }

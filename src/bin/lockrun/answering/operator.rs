@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use leasehold::{Error, Holder, Inspection, Lock, Result};
+use leasehold::{Holder, Inspection, Lock, Result};
 use serde_json::{Value, json};
 
 use crate::{
-    arguments::{Arguments, Task},
+    arguments::Arguments,
     deciding::outcome::{AnswerText, code_of},
     speaking::{
         report::failure_in_json,
@@ -22,7 +22,7 @@ pub(crate) fn status(arguments: &Arguments) -> (u8, AnswerText) {
         let run = is_marked.then(|| lock.last_run()).transpose()?;
         Ok((lock.inspect()?, run.flatten()))
     };
-    answer(arguments, look, |name, (inspection, run)| {
+    answer(arguments, "inspect", look, |name, (inspection, run)| {
         let run = run.as_ref();
         if arguments.json {
             let mut status = in_json(arguments, name, inspection);
@@ -36,7 +36,7 @@ pub(crate) fn status(arguments: &Arguments) -> (u8, AnswerText) {
 }
 
 pub(crate) fn force_release(arguments: &Arguments) -> (u8, AnswerText) {
-    answer(arguments, Lock::force_release, |name, taken| {
+    answer(arguments, "release", Lock::force_release, |name, taken| {
         let holders = taken.holders();
         if arguments.json {
             return json!({
@@ -62,6 +62,7 @@ pub(crate) fn force_release(arguments: &Arguments) -> (u8, AnswerText) {
 /// first failure.
 fn answer<T>(
     arguments: &Arguments,
+    verb: &str,
     ask: impl Fn(&Lock) -> Result<T>,
     text: impl Fn(&str, &T) -> String,
 ) -> (u8, AnswerText) {
@@ -74,7 +75,7 @@ fn answer<T>(
             Ok(found) => out.push(text(name, &found)),
             Err(error) => {
                 code = if code == 0 { code_of(&error) } else { code };
-                let message = failure(arguments, name, &error);
+                let message = failed(arguments, &format!("cannot {verb} `{name}`"), &error);
                 if arguments.json {
                     out.push(failure_in_json(name, &error, &message).to_string());
                 } else {
@@ -90,15 +91,6 @@ fn answer<T>(
         out.join("\n")
     };
     (code, AnswerText { out, err })
-}
-
-/// Names the lock that failed.
-fn failure(arguments: &Arguments, name: &str, error: &Error) -> String {
-    let what = match arguments.action() {
-        Task::ForceRelease => format!("cannot release `{name}`"),
-        _ => format!("cannot inspect `{name}`"),
-    };
-    failed(arguments, &what, error)
 }
 
 fn in_words(arguments: &Arguments, name: &str, inspection: &Inspection) -> String {

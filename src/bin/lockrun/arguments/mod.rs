@@ -7,7 +7,6 @@ mod values;
 use std::{ffi::OsString, time::Duration};
 
 use clap::{ArgMatches, Parser, error::ErrorKind, parser::ValueSource};
-use clap_complete::Shell;
 use leasehold::{Lock, Locks, Options};
 
 use crate::{
@@ -22,7 +21,7 @@ const MOST_PERMITS: u32 = 10_000;
 const MOST_REPLICAS: u32 = 100;
 const USUAL_URL: &str = "redis://127.0.0.1/";
 /// The options that take no name.
-const NAMELESS: [&str; 4] = ["list", "man", "completions", "probe"];
+const NAMELESS: [&str; 2] = ["list", "probe"];
 const USUAL_GRACE: Duration = Duration::from_secs(5);
 
 /// The usage that clap generates lists `--url` as required if the environment sets it.
@@ -30,8 +29,7 @@ const USAGES: &str = "\
 lockrun [OPTIONS] --name <NAME>... -- <COMMAND>...
        lockrun [OPTIONS] --name <NAME>... <--status|--force-release>
        lockrun [OPTIONS] --list [<PREFIX>]
-       lockrun [OPTIONS] --probe
-       lockrun <--man|--completions <SHELL>>";
+       lockrun [OPTIONS] --probe";
 
 /// Run a command while holding a Redis lock, so that no other host runs it at the same time.
 ///
@@ -52,8 +50,7 @@ lockrun [OPTIONS] --name <NAME>... -- <COMMAND>...
     name = "lockrun",
     version,
     override_usage = USAGES,
-    max_term_width = 100,
-    disable_help_flag = true
+    max_term_width = 100
 )]
 pub(crate) struct Arguments {
     /// Name of the lock; repeat it to hold several locks at once
@@ -99,7 +96,10 @@ pub(crate) struct Arguments {
     /// lockrun then prints who ran it and exits 0. TIME counts from the end of that run, by the
     /// server's clock. A run counts only if the command exits with 0 while the lock is held, and
     /// lockrun gets no TERM or INT.
-    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "operator")]
+    #[arg(
+        long, value_name = "TIME", value_parser = duration,
+        conflicts_with_all = ["operator", "permits"]
+    )]
     pub(crate) once_per: Option<Duration>,
 
     /// Let N commands run at once instead of one, 1 to 10000
@@ -142,13 +142,13 @@ pub(crate) struct Arguments {
     ///
     /// With --permits it also prints how many permits are free.
     #[arg(long, group = "operator")]
-    status: bool,
+    pub(crate) status: bool,
 
     /// Take the lock away from its holder
     ///
     /// It takes all permits of a semaphore. A lockrun that held the lock ends its command.
     #[arg(long, group = "operator")]
-    force_release: bool,
+    pub(crate) force_release: bool,
 
     /// Print the held locks, or only those whose names begin with PREFIX
     ///
@@ -165,7 +165,7 @@ pub(crate) struct Arguments {
     /// It writes one key and deletes it; the key would expire after five seconds. It prints no
     /// password and no rule of an access list.
     #[arg(long, group = "operator", conflicts_with = "permits")]
-    probe: bool,
+    pub(crate) probe: bool,
 
     /// Print the result as one line of JSON
     ///
@@ -185,19 +185,6 @@ pub(crate) struct Arguments {
     #[arg(long, short, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 
-    /// Print the manual page: lockrun --man | man -l -
-    #[arg(long, group = "operator")]
-    man: bool,
-
-    /// Print the completions for bash, elvish, fish, powershell or zsh
-    #[arg(
-        long,
-        value_name = "SHELL",
-        hide_possible_values = true,
-        group = "operator"
-    )]
-    completions: Option<Shell>,
-
     /// The command and its arguments
     #[arg(
         last = true,
@@ -207,18 +194,6 @@ pub(crate) struct Arguments {
     pub(crate) command: Vec<OsString>,
 }
 
-/// The action that the arguments ask for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Task {
-    Run,
-    Status,
-    ForceRelease,
-    List,
-    Manual,
-    Completions(Shell),
-    Probe,
-}
-
 impl Arguments {
     /// Refuses the combinations that clap does not know.
     pub(crate) fn checked(self, matches: &ArgMatches) -> Result<Self, clap::Error> {
@@ -226,44 +201,21 @@ impl Arguments {
         // is refused.
         let is_given = |id: &&str| matches.value_source(id) == Some(ValueSource::CommandLine);
         let unused = ["wait", "lease"].iter().find(|id| is_given(id));
-        let (once, permits) = (self.once_per.is_some(), self.permits.is_some());
         let (are_several, has_command) = (self.names.len() > 1, !self.command.is_empty());
         let wrong = match unused {
             Some(option) if !has_command => format!("--{option} needs a command"),
             _ if self.grace() > self.lease / 3 => {
                 "--grace must be at most a third of --lease".into()
             }
-            _ if once && permits => {
-                "--once-per cannot be used with --permits: one run would count \
-                for all that run at once"
-                    .into()
+            _ if are_several && (self.once_per.is_some() || self.permits.is_some()) => {
+                "--once-per and --permits need a single --name".into()
             }
-            _ if once && are_several => {
-                "--once-per cannot be used with several --name: the release \
-                of one lock marks the run"
-                    .into()
-            }
-            _ if permits && are_several => "--permits cannot be used with several --name: one \
-                number would apply to all of them"
-                .into(),
             _ => {
                 let tls = self.tls.for_url(&self.url, matches);
                 return Ok(Self { tls, ..self });
             }
         };
         Err(clap::Error::raw(ErrorKind::ValueValidation, wrong + "\n"))
-    }
-
-    pub(crate) fn action(&self) -> Task {
-        match self.completions {
-            Some(shell) => Task::Completions(shell),
-            None if self.status => Task::Status,
-            None if self.force_release => Task::ForceRelease,
-            None if self.probe => Task::Probe,
-            None if self.list.is_some() => Task::List,
-            None if self.man => Task::Manual,
-            None => Task::Run,
-        }
     }
 
     /// Opens no connection.

@@ -61,10 +61,6 @@ impl Ending {
         matches!(self.stage, Reached::ToldUntil(moment) if now >= self.latest(moment))
     }
 
-    pub(crate) fn is_killed(&self) -> bool {
-        matches!(self.stage, Reached::Killed)
-    }
-
     pub(crate) fn was_killed(&mut self) {
         self.stage = Reached::Killed;
     }

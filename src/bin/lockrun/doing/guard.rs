@@ -17,7 +17,7 @@ use nix::{
 
 use crate::doing::{
     family::Family,
-    processes::{self, ProcessId},
+    processes::{self, ProcessId, pid},
     signals::SignalMask,
 };
 
@@ -90,27 +90,21 @@ impl Guard {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        let mut guardian = started.spawn(&mut guardian).map_err(|error| {
-            let program = guardian.get_program().display();
-            io::Error::new(
-                error.kind(),
-                format!("cannot start the guardian, {program}: {error}"),
-            )
-        })?;
-        let group = i32::try_from(guardian.id()).map_err(io::Error::other)?;
+        let cannot = |why| io::Error::other(format!("cannot start the guardian: {why}"));
+        let guardian = started.spawn(&mut guardian);
+        let mut guardian = guardian.map_err(|error| cannot(error.to_string()))?;
         let pipes = (guardian.stdin.take(), guardian.stdout.take());
         let (Some(to), Some(mut from)) = pipes else {
-            return Err(io::Error::other("the guardian has no pipes"));
+            return Err(cannot("it has no pipes".into()));
         };
         let is_ready = poll(&mut [PollFd::new(from.as_fd(), PollFlags::POLLIN)], START);
         if is_ready != Ok(1) || from.read_exact(&mut [0]).is_err() {
             let _ = guardian.kill().and_then(|()| guardian.wait());
-            let text = "the guardian, a second process, does not start";
-            return Err(io::Error::other(text));
+            return Err(cannot("it says nothing".into()));
         }
         // A guardian that is stopped reads nothing.
         fcntl(&to, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        let group = Pid::from_raw(group);
+        let group = pid(&guardian);
         Ok(Self {
             guardian,
             group,
@@ -165,9 +159,7 @@ impl Guard {
     ///
     /// May be called only before the command has been reaped: until then its number is not reused.
     fn send_after(&self, command: &Child, signal: Signal) {
-        let Ok(command) = i32::try_from(command.id()).map(Pid::from_raw) else {
-            return;
-        };
+        let command = pid(command);
         let _ = match getpgid(Some(command)) {
             Ok(group) if group == self.group => return,
             Ok(group) if group == command => killpg(command, signal),
@@ -213,7 +205,7 @@ impl Guard {
 
     /// Reaps orphans whose parent lockrun has become.
     pub(crate) fn reap_orphans(&self, command: &Child) {
-        processes::reap_all_but(&[self.guardian.id(), command.id()]);
+        processes::reap_all_but(&[self.group, pid(command)]);
     }
 
     /// Ends the guardian. Returns true if it had killed the command.

@@ -8,7 +8,7 @@ use std::{
     fs::File,
     io::{self, BufRead, BufReader, Write},
     os::fd::AsFd,
-    process::{self, ExitCode},
+    process::ExitCode,
     time::Duration,
 };
 
@@ -16,7 +16,7 @@ use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::signal::SigSet,
-    unistd::{Pid, getpgid, getppid, setpgid},
+    unistd::{Pid, getpgid, getpid, getppid, setpgid},
 };
 
 use crate::doing::{
@@ -28,17 +28,15 @@ use crate::doing::{
 const NO_DEADLINE: u64 = u64::MAX;
 
 pub(crate) fn main() -> ExitCode {
-    match watch() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
-    }
+    watch().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }
 
 fn watch() -> io::Result<()> {
     // A signal to the group is meant for the command. Only KILL and STOP cannot be blocked.
     SigSet::all().thread_block()?;
     let of_lockrun = getpgid(Some(getppid()))?;
-    let mut family = Family::new(group()?, of_lockrun);
+    // The number of this process is that of the group that it leads.
+    let mut family = Family::new(getpid(), of_lockrun);
     let mut words = WordsOfLockrun::new()?;
     say(READY)?;
     let mut deadline = NO_DEADLINE;
@@ -93,10 +91,4 @@ fn say(what: u8) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(&[what])?;
     out.flush()
-}
-
-/// The group that this process leads or has led.
-fn group() -> io::Result<Pid> {
-    let number = i32::try_from(process::id()).map_err(io::Error::other)?;
-    Ok(Pid::from_raw(number))
 }

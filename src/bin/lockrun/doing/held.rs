@@ -17,26 +17,25 @@ pub(crate) fn acquire(arguments: &Arguments, locks: &Locks) -> LockResult<Leases
 #[derive(Debug)]
 pub(crate) struct Held<'a> {
     first: &'a Lease,
-    others: Vec<&'a Lease>,
+    all: Vec<&'a Lease>,
 }
 
 impl<'a> Held<'a> {
     pub(crate) fn one(lease: &'a Lease) -> Self {
-        let (first, others) = (lease, Vec::new());
-        Self { first, others }
+        let (first, all) = (lease, vec![lease]);
+        Self { first, all }
     }
 
     /// In the order of these names. `None` if there are none.
     pub(crate) fn of(leases: &'a Leases, names: &[String]) -> Option<Self> {
-        let mut all = names.iter().filter_map(|name| leases.get(name));
-        let first = all.next()?;
-        let others = all.collect();
-        Some(Self { first, others })
+        let all: Vec<_> = names.iter().filter_map(|name| leases.get(name)).collect();
+        let first = *all.first()?;
+        Some(Self { first, all })
     }
 
     /// In the order of `--name`.
     pub(crate) fn all(&self) -> impl Iterator<Item = &'a Lease> {
-        [self.first].into_iter().chain(self.others.iter().copied())
+        self.all.iter().copied()
     }
 
     /// The lease that ends first, and the time left of it: zero if it is lost.

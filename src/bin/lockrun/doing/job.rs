@@ -160,8 +160,7 @@ impl Job<'_> {
 
     fn kill_if_due(&mut self) {
         if self.ending.kill_is_due(Instant::now()) {
-            self.guard
-                .kill(self.status.is_none().then_some(&self.command));
+            self.guard.kill(self.unreaped());
             self.ending.was_killed();
             self.speaker.say(&messages::killing());
         }
@@ -208,11 +207,11 @@ impl Job<'_> {
     /// Reports once that the command is stopped. A command that waits for the terminal would hold
     /// the lock without a visible reason.
     fn report_stop(&mut self) {
-        // A command is stopped before it is killed.
-        if self.stop_is_reported || self.ending.is_killed() || self.status.is_some() {
+        // Whoever kills a command stops it first.
+        if self.stop_is_reported || !self.ending.is_running() {
             return;
         }
-        let Some(signal) = processes::stopped_by(self.command.id()) else {
+        let Some(signal) = processes::stopped_by(&self.command) else {
             return;
         };
         self.stop_is_reported = true;
@@ -231,8 +230,11 @@ impl Job<'_> {
     }
 
     fn send(&self, signal: Signal) {
-        let running = self.status.is_none().then_some(&self.command);
-        self.guard.send(running, signal);
+        self.guard.send(self.unreaped(), signal);
+    }
+
+    fn unreaped(&self) -> Option<&Child> {
+        self.status.is_none().then_some(&self.command)
     }
 
     fn was_not_renewed(&mut self, lock: &str, why: &str) {

@@ -109,42 +109,45 @@ pub(crate) fn all() -> Option<impl Iterator<Item = Seen>> {
 
 /// Reaps all dead children except these. The first process of a container becomes the parent of all
 /// orphans.
-pub(crate) fn reap_all_but(known: &[u32]) {
+pub(crate) fn reap_all_but(known: &[Pid]) {
     let us = getpid().as_raw();
     for seen in all().into_iter().flatten() {
-        let number = seen.process.number;
-        let is_known = u32::try_from(number).is_ok_and(|process| known.contains(&process));
-        if seen.parent == us && seen.is_dead && !is_known {
-            let _ = waitpid(Pid::from_raw(number), Some(WaitPidFlag::WNOHANG));
+        let process = Pid::from_raw(seen.process.number);
+        if seen.parent == us && seen.is_dead && !known.contains(&process) {
+            let _ = waitpid(process, Some(WaitPidFlag::WNOHANG));
         }
     }
+}
+
+pub(crate) fn pid(child: &Child) -> Pid {
+    Pid::from_raw(child.id().cast_signed())
 }
 
 /// True if a child has ended. On Linux it is not reaped: it keeps its number, its group and its
 /// session, by which what it has left behind is found.
 pub(crate) fn has_ended(child: &mut Child) -> bool {
     #[cfg(target_os = "linux")]
-    if let Ok(number) = i32::try_from(child.id()) {
+    {
         let only_look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let state = waitid(Id::Pid(Pid::from_raw(number)), only_look);
-        return state != Ok(WaitStatus::StillAlive);
+        waitid(Id::Pid(pid(child)), only_look) != Ok(WaitStatus::StillAlive)
     }
+    #[cfg(not(target_os = "linux"))]
     !matches!(child.try_wait(), Ok(None))
 }
 
 /// The signal that has stopped a child since the last call.
-pub(crate) fn stopped_by(child: u32) -> Option<Signal> {
-    #[cfg(target_os = "linux")]
-    {
-        let child = Id::Pid(Pid::from_raw(i32::try_from(child).ok()?));
-        match waitid(child, WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG) {
-            Ok(WaitStatus::Stopped(_, signal)) => Some(signal),
-            _ => None,
-        }
+#[cfg(target_os = "linux")]
+pub(crate) fn stopped_by(child: &Child) -> Option<Signal> {
+    match waitid(
+        Id::Pid(pid(child)),
+        WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG,
+    ) {
+        Ok(WaitStatus::Stopped(_, signal)) => Some(signal),
+        _ => None,
     }
-    #[cfg(not(target_os = "linux"))]
-    {
-        let _ = child;
-        None
-    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn stopped_by(_: &Child) -> Option<Signal> {
+    None
 }
