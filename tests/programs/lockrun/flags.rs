@@ -9,7 +9,7 @@ use crate::{
         Server,
         wait::{comes_true, unless_halted},
     },
-    lockrun::tool::{Ended, KEY, Tool, ask, lockrun, program, run},
+    lockrun::tool::{Ended, KEY, Tool, lockrun, program, run},
 };
 
 /// With these environment variables, on this server.

@@ -39,27 +39,10 @@ impl fmt::Display for Why {
 }
 
 /// The lock that was lost: of several, the one found first.
-#[derive(Clone, Debug)]
-pub(crate) struct Lost {
-    pub(crate) lock: String,
-    pub(crate) why: Why,
-}
-
-impl Lost {
-    pub(crate) fn new(lock: impl Into<String>, why: Why) -> Self {
-        let lock = lock.into();
-        Self { lock, why }
-    }
-
-    pub(crate) fn of(lease: &Lease) -> Self {
-        Self::new(lease.name(), Why::of(lease.lost().reason()))
-    }
-}
-
-/// The details of a loss.
 #[derive(Debug)]
 pub(crate) struct Loss {
-    pub(crate) lost: Lost,
+    pub(crate) lock: String,
+    pub(crate) why: Why,
     /// Why the last renewal failed, if it did.
     pub(crate) failure: Option<String>,
     /// The exit status of the command, if it has run.
@@ -69,20 +52,26 @@ pub(crate) struct Loss {
 }
 
 impl Loss {
-    pub(crate) fn before_the_command(lost: Lost) -> Self {
+    /// As it is before the command has run.
+    pub(crate) fn new(lock: impl Into<String>, why: Why) -> Self {
         Self {
-            lost,
+            lock: lock.into(),
+            why,
             failure: None,
             status: None,
             was_ended: false,
         }
     }
+
+    pub(crate) fn of(lease: &Lease) -> Self {
+        Self::new(lease.name(), Why::of(lease.lost().reason()))
+    }
 }
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.lost.why)?;
-        match (self.lost.why, &self.failure) {
+        write!(f, "{}", self.why)?;
+        match (self.why, &self.failure) {
             (Why::TakenAway, _) => {}
             (Why::NotRenewed, Some(failure)) => write!(f, " ({failure})")?,
             (Why::NotRenewed, None) => write!(f, " in time")?,

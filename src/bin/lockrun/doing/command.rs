@@ -24,7 +24,7 @@ use nix::{
 use crate::{
     arguments::Arguments,
     deciding::{
-        loss::{Loss, Lost},
+        loss::Loss,
         outcome::{Conclusion, SYSTEM},
     },
     doing::{
@@ -59,7 +59,7 @@ pub(crate) fn start(
     let is_taken_in = guard.take_in(&waiting.command);
     // lockrun may have been stopped for any length of time.
     if let (Duration::ZERO, lease) = held.weakest() {
-        return Err(Conclusion::Lost(Loss::before_the_command(Lost::of(lease))));
+        return Err(Conclusion::Lost(Loss::of(lease)));
     }
     is_taken_in.map_err(Conclusion::System)?;
     waiting

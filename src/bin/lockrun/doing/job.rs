@@ -15,7 +15,7 @@ use crate::{
     arguments::Arguments,
     deciding::{
         ending::Ending,
-        loss::{Lost, Why},
+        loss::{Loss, Why},
     },
     doing::{events::Event, guard::Guard, held::Held, processes},
     speaking::{messages, repeats::Repeats, speaker::Speaker, words::reason},
@@ -32,7 +32,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Ended {
     pub(crate) status: io::Result<ExitStatus>,
     /// The lock that was lost, if the command was ended for that reason.
-    pub(crate) lost: Option<Lost>,
+    pub(crate) lost: Option<Loss>,
     /// Why the last renewal failed, if it did: of the lost lock, or of the one that ends first.
     pub(crate) failure: Option<String>,
     /// True if lockrun got TERM or INT meanwhile.
@@ -85,7 +85,7 @@ struct Job<'a> {
     events: &'a Receiver<Event>,
     status: Option<io::Result<ExitStatus>>,
     ending: Ending,
-    lost: Option<Lost>,
+    lost: Option<Loss>,
     was_interrupted: bool,
     was_held: bool,
     stop_is_reported: bool,
@@ -124,7 +124,7 @@ impl Job<'_> {
         let may_be_killed = status.as_ref().is_ok_and(|status| status.signal() == KILL);
         let was_killed = self.guard.dismiss() && may_be_killed;
         let (_, weakest) = self.held.weakest();
-        let killed = was_killed.then(|| Lost::new(weakest.name(), Why::NotRenewed));
+        let killed = was_killed.then(|| Loss::new(weakest.name(), Why::NotRenewed));
         let lost = self.lost.or(killed);
         let is_lost = |lease: &&Lease| lost.as_ref().is_some_and(|it| it.lock == lease.name());
         let failed = self.held.all().find(is_lost).unwrap_or(weakest);
@@ -146,9 +146,9 @@ impl Job<'_> {
         self.check_command();
         if self.ending.is_running() {
             let lost = if left.is_zero() {
-                Lost::of(weakest)
+                Loss::of(weakest)
             } else {
-                Lost::new(weakest.name(), Why::NotRenewed)
+                Loss::new(weakest.name(), Why::NotRenewed)
             };
             let subject = self.arguments.subject_of(&lost.lock);
             let message = messages::ending(&subject, lost.why);

@@ -14,7 +14,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::{
     arguments::Arguments,
     deciding::{
-        loss::{Loss, Lost, Why},
+        loss::{Loss, Why},
         outcome::{Conclusion, Report},
     },
     doing::{
@@ -142,10 +142,7 @@ impl<'a> Run<'a> {
             }
             Error::Lost {
                 context, reason, ..
-            } => {
-                let lost = Lost::new(context.lock, Why::of(reason));
-                Conclusion::Lost(Loss::before_the_command(lost))
-            }
+            } => Conclusion::Lost(Loss::new(context.lock, Why::of(reason))),
             error @ Error::Cancelled { .. } => {
                 let signal = self.events.lock().try_iter().find_map(|event| match event {
                     Event::Signal(signal) => Some(signal),
@@ -216,17 +213,17 @@ impl<'a> Run<'a> {
                 context, reason, ..
             }) if !ended.was_held || Why::of(reason) == Why::TakenAway => {
                 let first = self.arguments.first_of(&context.lock);
-                (Some(Lost::new(first, Why::of(reason))), None)
+                (Some(Loss::new(first, Why::of(reason))), None)
             }
             Err(error) => (None, Some(reason(&self.arguments.server(), &error))),
         };
         let was_ended = ended.lost.is_some();
         if let Some(lost) = ended.lost.or(lost) {
             return Conclusion::Lost(Loss {
-                lost,
                 failure: ended.failure,
                 status: Some(status),
                 was_ended,
+                ..lost
             });
         }
         if let Some(why) = &unsaid {

@@ -53,7 +53,7 @@ impl Report {
             Conclusion::Ended(_) if self.was_interrupted => return None,
             Conclusion::Ended(status) => messages::command_failed(&subject, *status),
             Conclusion::AlreadyRun(run) => messages::already_run(&subject, run),
-            Conclusion::Lost(loss) => messages::lost(&arguments.subject_of(&loss.lost.lock), loss),
+            Conclusion::Lost(loss) => messages::lost(&arguments.subject_of(&loss.lock), loss),
             Conclusion::NotRun(error) => messages::not_run(arguments, error),
             Conclusion::Busy(busy) => messages::busy(busy),
             Conclusion::Failed(error) => messages::not_acquired(arguments, error, self.waited),
@@ -74,7 +74,7 @@ impl Report {
     fn name<'a>(&'a self, arguments: &'a Arguments) -> Option<&'a str> {
         let of_several = || match &self.outcome {
             Conclusion::Busy(busy) => Some(&*busy.name),
-            Conclusion::Lost(loss) => Some(&*loss.lost.lock),
+            Conclusion::Lost(loss) => Some(&*loss.lock),
             Conclusion::Failed(error) => error.context().map(|context| &*context.lock),
             _ => None,
         };
@@ -85,7 +85,7 @@ impl Report {
         let (code, word) = self.code_and_word();
         let (status, lost) = match &self.outcome {
             Conclusion::Ended(status) => (Some(*status), None),
-            Conclusion::Lost(loss) => (loss.status, Some(loss.lost.why.word())),
+            Conclusion::Lost(loss) => (loss.status, Some(loss.why.word())),
             _ => (None, None),
         };
         let holders = match &self.outcome {
