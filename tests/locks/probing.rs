@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use leasehold::{Error, Finding, Locks, Options, Pool, Probe, Severity};
+use leasehold::{
+    Error, Finding, Locks, Options, Pool, Probe,
+    Severity::{self, Fails, Good, Limits, NotTold},
+};
 
 use crate::common::{
     Fake, MS, SLACK, Server, clients::count, fake::TRICKLE, hold::comes_true, monitor::Monitor,
@@ -26,8 +29,6 @@ const TOPICS: [&str; 11] = [
     "keys",
     "commands",
 ];
-const TOO_LATE_FOR_TIME: &[u8] = b"-ERR Error running script (call to f_a): @user_script:1: \
-    @user_script: 1: Write commands not allowed after non deterministic commands.\r\n";
 
 fn probe(url: &str) -> Probe {
     Locks::connect(url).unwrap().probe().unwrap()
@@ -94,8 +95,8 @@ fn a_server_without_gaps() {
     assert!(probe.locks_work());
     for topic in TOPICS {
         let expected = match topic {
-            "replicas" | "persistence" => Severity::Limits,
-            _ => Severity::Good,
+            "replicas" | "persistence" => Limits,
+            _ => Good,
         };
         assert_eq!(severity(&probe, topic), expected, "{probe}");
     }
@@ -103,7 +104,7 @@ fn a_server_without_gaps() {
     let address = format!(" at 127.0.0.1:{}", server.port());
     assert!(found.ends_with(&address), "{found}");
     assert!(!found.contains("redis at"), "{found}");
-    says(&probe, "wake-ups", Severity::Good, "a message arrived");
+    says(&probe, "wake-ups", Good, "a message arrived");
     let table = probe.to_string();
     assert!(
         table.ends_with("Locks work here, with 2 limits."),
@@ -125,6 +126,8 @@ fn it_writes_one_key_under_the_prefix_and_removes_it() {
     let before = count(&mut admin);
     let locks = Locks::connect(&server.url()).unwrap();
     locks.with(Options::new().prefix("job:")).probe().unwrap();
+    let refused = locks.with(Options::new().prefix("{a}")).probe();
+    assert!(refused.is_err_and(|error| error.to_string().contains("prefix")));
     assert!(comes_true(|| count(&mut admin) == before));
     assert_eq!(redis::cmd("DBSIZE").query(&mut admin), Ok(0));
     let commands = monitor.commands().unwrap();
@@ -143,121 +146,117 @@ fn it_writes_one_key_under_the_prefix_and_removes_it() {
     assert!(commands.len() < 80, "{}", commands.len());
 }
 
-#[test]
-fn an_invalid_prefix_is_refused() {
-    let server = Server::start().unwrap();
-    let locks = Locks::connect(&server.url()).unwrap();
-    let error = locks
-        .with(Options::new().prefix("{a}"))
-        .probe()
-        .unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Invalid {
-                argument: "prefix",
-                ..
-            }
-        ),
-        "{error:?}"
-    );
+/// A server's settings, if locks work there, and what is said of a topic.
+const SETTINGS: &str = "
+rename-command CLIENT        | work | wake-ups    | Limits | unknown command
+rename-command CLIENT        | work | wake-ups    | Limits | every 1 to 10 ms
+rename-command SCRIPT        | work | scripts     | Good   |
+rename-command CONFIG        | work | persistence | Limits | no append-only file
+rename-command CONFIG        | work | memory      | Good   | noeviction
+rename-command WAIT          | work | replicas    | Limits | unknown command
+rename-command WAIT          | work | commands    | Limits | no wait for replicas (wait)
+rename-command EVAL          | no   | scripts     | Fails  | unknown command
+rename-command EVALSHA       | no   | scripts     | Fails  | unknown command
+rename-command HGET          | no   | commands    | Fails  | no lock (hget)
+rename-command ZADD          | work | commands    | Limits | Without them: no semaphore (zadd).
+maxmemory 100mb allkeys-lru  | work | memory      | Limits | may evict a held lock
+maxmemory 100mb volatile-ttl | work | memory      | Limits | may evict a held lock
+maxmemory 100mb noeviction   | work | memory      | Good   | noeviction
+maxmemory 0 allkeys-lru      | work | memory      | Good   | while maxmemory is 0
+appendonly yes always        | work | persistence | Good   | keeps all locks
+appendonly yes everysec      | work | persistence | Limits | the last seconds
+appendonly yes no            | work | persistence | Limits | append-only file
+appendonly no no             | work | persistence | Limits | since the last snapshot";
+
+/// The cells of each row.
+fn rows(table: &str) -> Vec<[&str; 5]> {
+    let rows = table.trim_start().lines();
+    let cells = rows.map(|row| row.splitn(5, '|').map(str::trim).collect::<Vec<_>>());
+    cells.map(|cells| cells.try_into().unwrap()).collect()
+}
+
+fn agrees(probe: &Probe, [what, works, topic, severity, words]: [&str; 5]) {
+    let severities = [Good, Limits, Fails, NotTold];
+    let found = severities
+        .into_iter()
+        .find(|it| format!("{it:?}") == severity);
+    says(probe, topic, found.unwrap(), words);
+    assert_eq!(probe.locks_work(), works == "work", "{what}: {probe}");
+    let is_told = probe.to_string().ends_with("Locks do not work here.");
+    assert_eq!(is_told, works != "work", "{what}: {probe}");
 }
 
 #[test]
-fn renamed_commands() {
-    let away = |names: &[&str]| {
-        let args: Vec<_> = names
-            .iter()
-            .flat_map(|name| ["--rename-command", name, ""])
-            .collect();
-        started_with(&args)
-    };
-    let probe = away(&["CLIENT", "SCRIPT", "CONFIG"]);
-    assert!(probe.locks_work(), "{probe}");
-    says(&probe, "wake-ups", Severity::Limits, "unknown command");
-    says(&probe, "wake-ups", Severity::Limits, "every 1 to 10 ms");
-    says(
-        &probe,
-        "persistence",
-        Severity::Limits,
-        "no append-only file",
-    );
-    says(&probe, "memory", Severity::Good, "noeviction");
+fn what_the_settings_of_a_server_mean() {
+    at_once(rows(SETTINGS), |row| {
+        let args: Vec<_> = match *row[0].split(' ').collect::<Vec<_>>() {
+            ["rename-command", name] => vec!["--rename-command", name, ""],
+            ["maxmemory", size, policy] => vec!["--maxmemory", size, "--maxmemory-policy", policy],
+            [_, append, fsync] => vec!["--appendonly", append, "--appendfsync", fsync],
+            _ => panic!("{row:?}"),
+        };
+        agrees(&started_with(&args), row);
+    });
+}
 
-    let probe = away(&["WAIT"]);
-    assert!(probe.locks_work(), "{probe}");
-    says(&probe, "replicas", Severity::Limits, "unknown command");
-    says(
-        &probe,
-        "commands",
-        Severity::Limits,
-        "no wait for replicas (wait)",
-    );
+/// A command, and what the answer to it means. `silent` is none at all, `time` the server's clock an
+/// hour ahead or behind; the third refusal is the wording of Redis 7.2.
+const ANSWERS: &str = r"
+EVAL   -ERR @user_script: 1: Write commands not allowed after non deterministic commands. | no | scripts | Fails | set lua-replicate-commands yes
+EVAL   -ERR \x1b[2J no                           | no   | scripts     | Fails   | no
+EVAL   -NOPERM User sEcret-5 has no permissions to run the 'eval' command | no | scripts | Fails | this user has no permissions to run the 'eval'
+EVAL   silent                                    | no   | scripts     | Fails   |
+PTTL   silent                                    | work | wake-ups    | Limits  |
+TIME   silent                                    | work | clock       | NotTold |
+CONFIG silent                                    | work | persistence | NotTold |
+MULTI  silent                                    | work | commands    | NotTold |
+CONFIG -ERR unknown command                      | work | memory      | NotTold | unknown
+INFO   dragonfly_version:df-v1.2 redis_version:7.2.0 | work | wake-ups | Limits | no message arrived
+INFO   dragonfly_version:df-v1.2 redis_version:7.2.0 | work | server   | Limits | dragonfly df-v1.2
+TIME   3600                                      | work | clock       | Limits  | ahead of
+TIME   -3600                                     | work | clock       | Limits  | behind";
 
-    for script in ["EVAL", "EVALSHA"] {
-        let probe = away(&[script]);
-        assert!(!probe.locks_work());
-        says(&probe, "scripts", Severity::Fails, "unknown command");
-        assert!(probe.to_string().ends_with("Locks do not work here."));
+/// The bytes of such an answer.
+fn bytes(command: &str, answer: &str) -> Vec<u8> {
+    match (command, answer) {
+        (_, "silent") => Vec::new(),
+        ("TIME", off) => {
+            let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+            let seconds = now.saturating_add_signed(off.parse().unwrap());
+            format!("*2\r\n$10\r\n{seconds}\r\n$1\r\n0\r\n").into_bytes()
+        }
+        ("INFO", lines) => bulk(&lines.replace(' ', "\r\n")),
+        _ => format!("{}\r\n", answer.replace(r"\x1b", "\x1b")).into_bytes(),
     }
-    let probe = away(&["HGET"]);
-    assert!(!probe.locks_work());
-    says(&probe, "commands", Severity::Fails, "no lock (hget)");
-    let probe = away(&["ZADD"]);
-    assert!(probe.locks_work());
-    says(
-        &probe,
-        "commands",
-        Severity::Limits,
-        "Without them: no semaphore (zadd).",
-    );
 }
 
 #[test]
-fn eviction_and_persistence() {
-    let full = ["--maxmemory", "100mb", "--maxmemory-policy"];
-    let of = |policy| started_with(&[&full[..], &[policy]].concat());
-    says(
-        &of("allkeys-lru"),
-        "memory",
-        Severity::Limits,
-        "may evict a held lock",
-    );
-    says(
-        &of("volatile-ttl"),
-        "memory",
-        Severity::Limits,
-        "may evict a held lock",
-    );
-    says(&of("noeviction"), "memory", Severity::Good, "noeviction");
-    let probe = started_with(&["--maxmemory-policy", "allkeys-lru"]);
-    says(&probe, "memory", Severity::Good, "while maxmemory is 0");
+fn what_an_answer_or_none_means() {
+    at_once(rows(ANSWERS), |row| {
+        let (asked, answer) = row[0].split_once(' ').unwrap();
+        let (asked, answer) = (asked.to_owned(), bytes(asked, answer.trim()));
+        let fake = server_but_for(move |command, _| (command == asked).then(|| answer.clone()));
+        let probe = probe_hurried(&fake);
+        agrees(&probe, row);
+        says(&probe, "keys", Good, "allowed");
+        // Nothing that is for the server's eyes, or that controls a terminal.
+        for secret in ["user_script", "sEcret", "\x1b"] {
+            assert!(!probe.to_string().contains(secret), "{probe}");
+        }
+    });
+}
 
-    let append = |fsync| started_with(&["--appendonly", "yes", "--appendfsync", fsync]);
-    says(
-        &append("always"),
-        "persistence",
-        Severity::Good,
-        "keeps all locks",
-    );
-    says(
-        &append("everysec"),
-        "persistence",
-        Severity::Limits,
-        "the last seconds",
-    );
-    says(
-        &append("no"),
-        "persistence",
-        Severity::Limits,
-        "append-only file",
-    );
-    says(
-        &started_with(&[]),
-        "persistence",
-        Severity::Limits,
-        "since the last snapshot",
-    );
+/// Of a managed service.
+#[test]
+fn a_version_from_the_greeting_alone() {
+    let fake = server_but_for(move |command, _| match command {
+        "HELLO" => Some(b"%2\r\n+server\r\n+redis\r\n+version\r\n+7.4.1\r\n".to_vec()),
+        "INFO" => Some(b"-ERR unknown command\r\n".to_vec()),
+        _ => None,
+    });
+    let probe = probe_hurried(&fake);
+    assert!(probe.locks_work());
+    says(&probe, "server", Good, "Redis 7.4.1");
 }
 
 /// Topics that need a write stay open, and are not reported as limits.
@@ -266,9 +265,9 @@ fn a_server_that_takes_no_writes_now() {
     for settings in [["--maxmemory", "1"], ["--min-replicas-to-write", "1"]] {
         let probe = started_with(&settings);
         assert!(!probe.locks_work(), "{settings:?}: {probe}");
-        says(&probe, "scripts", Severity::Fails, "none works");
-        says(&probe, "commands", Severity::Fails, "until the server");
-        says(&probe, "wake-ups", Severity::NotTold, "probe again");
+        says(&probe, "scripts", Fails, "none works");
+        says(&probe, "commands", Fails, "until the server");
+        says(&probe, "wake-ups", NotTold, "probe again");
         assert!(!probe.to_string().contains("user_script"), "{probe}");
     }
     let loading = b"-LOADING Redis is loading the dataset in memory\r\n";
@@ -277,9 +276,9 @@ fn a_server_that_takes_no_writes_now() {
         is_refused.then(|| loading.to_vec())
     });
     let probe = probe_hurried(&fake);
-    says(&probe, "scripts", Severity::Fails, "LOADING");
+    says(&probe, "scripts", Fails, "LOADING");
     for topic in ["wake-ups", "replicas"] {
-        says(&probe, topic, Severity::NotTold, "LOADING");
+        says(&probe, topic, NotTold, "LOADING");
     }
 }
 
@@ -303,9 +302,9 @@ fn a_replica_and_its_master() {
     assert!(comes_true(|| info(&master).contains("state=online")));
     let of_replica = probe(&replica.url());
     assert!(!of_replica.locks_work());
-    says(&of_replica, "topology", Severity::Fails, "a replica");
-    says(&of_replica, "scripts", Severity::Fails, "READONLY");
-    says(&of_replica, "replicas", Severity::NotTold, "probe again");
+    says(&of_replica, "topology", Fails, "a replica");
+    says(&of_replica, "scripts", Fails, "READONLY");
+    says(&of_replica, "replicas", NotTold, "probe again");
     let of_master = probe(&master.url());
     assert!(of_master.locks_work());
     let confirms = |it: &Finding| it.found.contains("1 confirmed");
@@ -313,12 +312,7 @@ fn a_replica_and_its_master() {
         confirms(probe(&master.url()).finding("replicas").unwrap())
     }));
     replica.freeze().unwrap();
-    says(
-        &probe(&master.url()),
-        "replicas",
-        Severity::Limits,
-        "0 confirmed",
-    );
+    says(&probe(&master.url()), "replicas", Limits, "0 confirmed");
     replica.thaw().unwrap();
 }
 
@@ -341,19 +335,6 @@ fn no_password_and_no_user_is_printed() {
         ])
         .exec(conn)
         .unwrap();
-    // The wording of Redis 7.2.
-    let names_the_user = server_but_for(|command, _| {
-        let refusal = b"-NOPERM User sEcret-5 has no permissions to run the 'eval' command\r\n";
-        (command == "EVAL").then(|| refusal.to_vec())
-    });
-    let found = probe_hurried(&names_the_user);
-    says(
-        &found,
-        "scripts",
-        Severity::Fails,
-        "this user has no permissions to run the 'eval'",
-    );
-    assert!(!found.to_string().contains("sEcret"), "{found}");
     for login in [":sEcret-1", "sEcret-2:sEcret-3"] {
         let probe = probe(&format!("redis://{login}@127.0.0.1:{}/", server.port()));
         let text = format!("{probe} {probe:?}");
@@ -379,42 +360,6 @@ fn an_unreachable_or_foreign_server_is_an_error() {
     assert!(matches!(error, Error::TooOld { .. }), "{error:?}");
 }
 
-/// Of a managed service.
-#[test]
-fn missing_answers_are_not_failures() {
-    let fake = server_but_for(move |command, _| {
-        let greeting = b"%2\r\n+server\r\n+redis\r\n+version\r\n+7.4.1\r\n";
-        match command {
-            "HELLO" => Some(greeting.to_vec()),
-            "INFO" | "CONFIG" => Some(b"-ERR unknown command\r\n".to_vec()),
-            _ => None,
-        }
-    });
-    let probe = probe_hurried(&fake);
-    assert!(probe.locks_work());
-    says(&probe, "server", Severity::Good, "Redis 7.4.1");
-    for topic in ["memory", "persistence"] {
-        says(&probe, topic, Severity::NotTold, "unknown");
-    }
-}
-
-#[test]
-fn an_unanswered_question_is_asked_once() {
-    for (silent, topic, severity) in [
-        ("EVAL", "scripts", Severity::Fails),
-        ("PTTL", "wake-ups", Severity::Limits),
-        ("TIME", "clock", Severity::NotTold),
-        ("CONFIG", "persistence", Severity::NotTold),
-        ("MULTI", "commands", Severity::NotTold),
-    ] {
-        let fake = server_but_for(move |command, _| (command == silent).then(Vec::new));
-        let probe = probe_hurried(&fake);
-        says(&probe, topic, severity, "");
-        says(&probe, "keys", Severity::Good, "allowed");
-        assert_eq!(probe.locks_work(), silent != "EVAL", "{silent}: {probe}");
-    }
-}
-
 #[test]
 fn a_server_that_falls_silent_is_asked_nothing_more() {
     let is_silent = AtomicBool::new(false);
@@ -429,12 +374,7 @@ fn a_server_that_falls_silent_is_asked_nothing_more() {
         "{:?}",
         begun.elapsed()
     );
-    says(
-        &probe,
-        "round trip",
-        Severity::Fails,
-        "has stopped answering",
-    );
+    says(&probe, "round trip", Fails, "has stopped answering");
     assert!(!probe.locks_work());
 }
 
@@ -457,65 +397,9 @@ fn the_whole_probe_ends_in_time() {
             let probe = Locks::new(&pool).unwrap().probe();
             let took = begun.elapsed();
             assert!(took < Duration::from_secs(12) + SLACK, "{took:?}");
-            let is_open = |it: &Finding| it.severity == Severity::NotTold;
+            let is_open = |it: &Finding| it.severity == NotTold;
             let is_told = probe.is_ok_and(|it| it.findings().iter().any(is_open));
             assert_eq!(is_told, has_result);
         },
     );
-}
-
-#[test]
-fn refused_writes_after_time() {
-    let fake = server_but_for(|command, _| (command == "EVAL").then(|| TOO_LATE_FOR_TIME.to_vec()));
-    let probe = probe_hurried(&fake);
-    assert!(!probe.locks_work());
-    says(
-        &probe,
-        "scripts",
-        Severity::Fails,
-        "set lua-replicate-commands yes",
-    );
-    assert!(!probe.to_string().contains("user_script"), "{probe}");
-}
-
-#[test]
-fn missing_messages_and_another_product() {
-    let fake = server_but_for(|command, _| {
-        let info = "dragonfly_version:df-v1.2\r\nredis_version:7.2.0";
-        (command == "INFO").then(|| bulk(info))
-    });
-    let probe = probe_hurried(&fake);
-    assert!(probe.locks_work());
-    says(&probe, "wake-ups", Severity::Limits, "no message arrived");
-    says(&probe, "server", Severity::Limits, "dragonfly df-v1.2");
-}
-
-#[test]
-fn clocks_that_differ() {
-    let now = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap();
-    let hour = Duration::from_secs(3_600);
-    for (clock, side) in [
-        (now + hour, "ahead of"),
-        (now.saturating_sub(hour), "behind"),
-    ] {
-        let fake = server_but_for(move |command, _| {
-            let seconds = clock.as_secs().to_string();
-            let time = format!("*2\r\n${}\r\n{seconds}\r\n$1\r\n0\r\n", seconds.len());
-            (command == "TIME").then(|| time.into_bytes())
-        });
-        let probe = probe_hurried(&fake);
-        says(&probe, "clock", Severity::Limits, side);
-        assert!(probe.locks_work());
-    }
-}
-
-#[test]
-fn a_servers_text_cannot_control_the_terminal() {
-    let fake =
-        server_but_for(|command, _| (command == "EVAL").then(|| b"-ERR \x1b[2J no\r\n".to_vec()));
-    let probe = probe_hurried(&fake);
-    says(&probe, "scripts", Severity::Fails, "no");
-    assert!(!probe.to_string().contains('\u{1b}'));
 }
