@@ -24,6 +24,7 @@ pub mod gate;
 pub mod hash_world;
 pub mod hold;
 pub mod kinds;
+pub mod locks;
 pub mod market;
 pub mod monitor;
 pub mod proxy;

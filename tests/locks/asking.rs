@@ -20,7 +20,7 @@ const ENDS: [fn(&mut Connection, &str); 3] = [
 /// The name is short: a hash with longer values may be dumped in another order.
 fn connect(server: &Server) -> Locks {
     let owner = Owner::new("short").unwrap();
-    let locks = crate::plainly(&server.url());
+    let locks = Locks::connect(&server.url()).unwrap();
     locks.with(Options::new().owner(owner))
 }
 

@@ -18,9 +18,7 @@ const UNDER_WAY: usize = 7;
 const TOGETHER: usize = 3;
 
 fn locks_by(proxy: &Proxy) -> Locks {
-    let client = redis::Client::open(proxy.url()).unwrap();
-    let pool = Pool::builder().io_timeout(IO_TIMEOUT).build(&client);
-    crate::sharing(&pool.unwrap())
+    crate::connect_with(&proxy.url(), Pool::builder().io_timeout(IO_TIMEOUT))
 }
 
 /// The results of acquires of `0`, `1` and `2`; `None` if they did not share a write because the

@@ -25,7 +25,7 @@ pub(crate) mod hooks;
 const TURNS: [u32; 2] = [0, 100];
 
 fn locks(server: &Server, turns: u32) -> Locks {
-    let locks = crate::plainly(&server.url());
+    let locks = Locks::connect(&server.url()).unwrap();
     locks.with(Options::new().hand_over(turns, LONG))
 }
 

@@ -282,7 +282,8 @@ fn a_cancelled_writer_removes_its_intent_while_all_connections_are_lent() {
         let cancel = Cancel::new();
         let pool = leasehold::Pool::builder().max_size(1);
         let pool = pool.connect(&server.url()).unwrap();
-        let write = crate::sharing(&pool).write("a").with(by(&cancel));
+        let locks = Locks::new(&pool).unwrap().with(crate::options());
+        let write = locks.write("a").with(by(&cancel));
         let _reading = theirs.read("a").acquire(LONG).unwrap();
         thread::scope(|scope| {
             let writer = scope.spawn(|| is_cancelled(&write.acquire(LONG)));
@@ -302,10 +303,9 @@ fn a_cancel_beside_a_silent_server_ends_within_one_timeout() {
     unless_halted(|| {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
-        let client = redis::Client::open(proxy.url()).unwrap();
         let pool = leasehold::Pool::builder().io_timeout(2_500 * MS);
         let cancel = Cancel::new();
-        let locks = crate::sharing(&pool.build(&client).unwrap()).with(by(&cancel));
+        let locks = crate::connect_with(&proxy.url(), pool).with(by(&cancel));
         drop(locks.lock("warm").acquire(LONG).unwrap());
         proxy.at("EVALSHA").about("lock:a").swallow();
         thread::scope(|scope| {
@@ -351,7 +351,7 @@ fn waits_for_many_locks_end_within_one_time_out(replicas: u32) {
             .connect_timeout(io_timeout);
         let cancel = Cancel::new();
         let options = by(&cancel).replicas(replicas, MS);
-        let locks = crate::sharing(&pool.connect(&server.url()).unwrap()).with(options);
+        let locks = crate::connect_with(&server.url(), pool).with(options);
         let mut conn = server.connection().unwrap();
         for number in 0..HEADS {
             let () = conn.set(format!("lock:{number}"), "another").unwrap();
@@ -391,7 +391,11 @@ fn a_cancel_and_a_deadline_end_a_wait_while_all_connections_are_lent() {
         let pool = pool.build(&client).unwrap();
         let cancel = Cancel::new();
         let flag = by_flag.then(|| cancel.flag());
-        let lock = crate::sharing(&pool).lock("a").with(by(&cancel));
+        let lock = Locks::new(&pool)
+            .unwrap()
+            .with(crate::options())
+            .lock("a")
+            .with(by(&cancel));
         let lent = pool.get().unwrap();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| is_cancelled(&lock.acquire(LONG)));

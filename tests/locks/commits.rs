@@ -50,11 +50,10 @@ impl Bench {
     /// Warmed-up locks whose only connection goes through a proxy.
     fn by_proxy(&self) -> (Proxy, Locks) {
         let proxy = Proxy::in_front_of(&self.server).unwrap();
-        let client = Client::open(proxy.url()).unwrap();
         // Many tests open connections at the same time.
         let pool = Pool::builder().max_size(1).get_timeout(LONG);
-        let pool = pool.connect_timeout(LONG).build(&client).unwrap();
-        let locks = crate::sharing(&pool);
+        let pool = pool.connect_timeout(LONG).connect(&proxy.url()).unwrap();
+        let locks = Locks::new(&pool).unwrap().with(crate::options());
         drop(pool.get().unwrap());
         (proxy, locks)
     }
@@ -422,9 +421,11 @@ fn a_mark_expires_and_its_id_is_checked() {
 fn a_commit_survives_a_pool_connection_closed_by_a_restart() {
     unless_halted(|| {
         let mut bench = bench();
-        let client = Client::open(bench.server.url()).unwrap();
-        let pool = Pool::builder().max_size(1).build(&client).unwrap();
-        let lease = crate::sharing(&pool).lock("a").acquire(LONG).unwrap();
+        let pool = Pool::builder().max_size(1);
+        let lease = crate::connect_with(&bench.server.url(), pool)
+            .lock("a")
+            .acquire(LONG)
+            .unwrap();
         let () = redis::cmd("CLIENT")
             .arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"])
             .query(&mut bench.conn)
@@ -442,7 +443,7 @@ fn an_exhausted_pool_names_the_borrowers() {
         let client = Client::open(bench.server.url()).unwrap();
         let pool = Pool::builder().max_size(2).get_timeout(600 * MS);
         let pool = pool.build(&client).unwrap();
-        let lock = crate::sharing(&pool).lock("a");
+        let lock = Locks::new(&pool).unwrap().with(crate::options()).lock("a");
         // Both connections stay open. On a busy machine, opening takes longer than the time-out.
         let mut open = Vec::new();
         assert!(comes_true(|| {

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Cancel, Events, Lock, Options, Pool};
+use leasehold::{Cancel, Events, Lock, Locks, Options, Pool};
 use redis::{Client, Commands, Connection};
 
 use crate::{
@@ -67,8 +67,10 @@ fn a_waiter_is_notified_after_another_broke_the_shared_connection() {
             let proxy = Proxy::in_front_of(&server).unwrap();
             // A wait that can be cancelled has no connection of its own.
             let shares = Options::new().cancel(&Cancel::new());
-            let locks = crate::plain(&pool(&proxy.url(), 1_500 * MS)).with(shares);
-            let others = crate::plainly(&server.url());
+            let locks = Locks::new(&pool(&proxy.url(), 1_500 * MS))
+                .unwrap()
+                .with(shares);
+            let others = Locks::connect(&server.url()).unwrap();
             let minute = Options::new().lease(MINUTE);
             drop(locks.lock("warm").acquire(LONG).unwrap());
             let _a = others.lock("a").with(minute.clone()).acquire(LONG).unwrap();
@@ -118,7 +120,7 @@ fn a_loss_is_reported_at_once_after_the_watchdogs_connection_was_replaced() {
                 let mut conn = server.connection().unwrap();
                 // The listener tolerates the silence: if it reconnected, it would read all leases
                 // again.
-                let locks = crate::plain(&pool(&server.url(), LONG));
+                let locks = Locks::new(&pool(&server.url(), LONG)).unwrap();
                 let lease = |time| Options::new().lease(time);
                 let long = locks
                     .lock("long")
@@ -164,7 +166,7 @@ fn opening_the_watchdogs_connection_delays_no_acquire_and_no_loss() {
         let proxy = Proxy::in_front_of(&server).unwrap();
         let patient = Pool::builder().connect_timeout(LONG);
         let client = Client::open(proxy.url()).unwrap();
-        let locks = crate::plain(&patient.build(&client).unwrap());
+        let locks = Locks::new(&patient.build(&client).unwrap()).unwrap();
         let lease = |time| Options::new().lease(time);
         // It has no renewal due, so the listener's thread notices first.
         let minute = locks.lock("a").with(lease(MINUTE));
@@ -204,9 +206,11 @@ fn a_waiter_polls_when_only_the_listeners_connection_falls_silent() {
         let mut conn = server.connection().unwrap();
         // A wait that can be cancelled has no connection of its own.
         let shares = Options::new().cancel(&Cancel::new());
-        let locks = crate::plain(&pool(&proxy.url(), 1_500 * MS)).with(shares);
+        let locks = Locks::new(&pool(&proxy.url(), 1_500 * MS))
+            .unwrap()
+            .with(shares);
         let minute = Options::new().lease(MINUTE);
-        let others = crate::plainly(&server.url()).with(minute);
+        let others = Locks::connect(&server.url()).unwrap().with(minute);
         let lease = others.lock("a").acquire(LONG).unwrap();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| {
@@ -242,11 +246,13 @@ fn a_waiter_is_woken_even_without_a_connection_for_the_watchdog() {
         let pool = pool.build(&Client::open(proxy.url()).unwrap()).unwrap();
         // A wait that can be cancelled has no connection of its own.
         let options = Options::new().cancel(&Cancel::new()).lease(MINUTE);
-        let locks = crate::plain(&pool).with(options);
+        let locks = Locks::new(&pool).unwrap().with(options);
         let _held = locks.lock("held").acquire(LONG).unwrap();
         assert!(comes_true(|| tracked(&mut conn) == 1));
         let watchdogs = tracked_ids(&mut conn);
-        let others = crate::plainly(&server.url()).with(Options::new().lease(MINUTE));
+        let others = Locks::connect(&server.url())
+            .unwrap()
+            .with(Options::new().lease(MINUTE));
         let names: Vec<String> = (0..WAITERS).map(|number| number.to_string()).collect();
         let leases: Vec<_> = (names.iter())
             .map(|name| others.lock(name).acquire(LONG).unwrap())
@@ -293,8 +299,8 @@ fn a_waiters_connection_with_a_pending_reply_is_not_reused() {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
         let mut conn = server.connection().unwrap();
-        let locks = crate::plain(&pool(&proxy.url(), 300 * MS));
-        let others = crate::plainly(&server.url());
+        let locks = Locks::new(&pool(&proxy.url(), 300 * MS)).unwrap();
+        let others = Locks::connect(&server.url()).unwrap();
         let _held = ["a", "b"].map(|name| others.lock(name).acquire(LONG).unwrap());
         // The one of the watchdog of `others`.
         assert!(comes_true(|| tracked(&mut conn) == 1));
@@ -338,7 +344,7 @@ fn a_renewal_is_one_command() {
         let options = Options::new()
             .lease(1_500 * MS)
             .events(Arc::clone(&renewals) as Arc<_>);
-        let locks = crate::plainly(&server.url()).with(options);
+        let locks = Locks::connect(&server.url()).unwrap().with(options);
         let _lease = locks.lock("a").acquire(LONG).unwrap();
         assert!(comes_true(|| renewals.0.load(Ordering::SeqCst) >= 2));
         let (before, first) = (
@@ -375,7 +381,9 @@ fn connections(conn: &mut Connection) -> usize {
 fn two_connections_suffice_to_renew_a_lease() {
     unless_halted(|| {
         let (server, _conn) = with_room_for(2);
-        let locks = crate::plainly(&server.url()).with(Options::new().lease(1_000 * MS));
+        let locks = Locks::connect(&server.url())
+            .unwrap()
+            .with(Options::new().lease(1_000 * MS));
         let lease = locks.lock("a").acquire(LONG).unwrap();
         thread::sleep(1_500 * MS);
         lease.verify().unwrap();
@@ -388,7 +396,9 @@ fn two_connections_suffice_to_renew_a_lease() {
 fn three_connections_suffice_to_renew_a_lease_after_a_wait() {
     unless_halted(|| {
         let (server, mut conn) = with_room_for(3);
-        let locks = crate::plainly(&server.url()).with(Options::new().lease(1_000 * MS));
+        let locks = Locks::connect(&server.url())
+            .unwrap()
+            .with(Options::new().lease(1_000 * MS));
         let _: () = conn.set("lock:a", "another's").unwrap();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| locks.lock("a").acquire(LONG).unwrap());

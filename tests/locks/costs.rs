@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Pool};
+use leasehold::{Error, Locks, Pool};
 use redis::Client;
 
 use crate::{
@@ -34,9 +34,11 @@ fn the_cost_of_waiting() {
 fn who_waits_has_no_connection_of_the_pool() {
     let server = Server::start().unwrap();
     // A stray client of a server that has stopped would not use this database.
-    let client = Client::open(format!("{}7", server.url())).unwrap();
-    let pool = Pool::builder().max_size(1).build(&client).unwrap();
-    let locks = crate::sharing(&pool).with(crate::options().lease(6_000 * MS));
+    let url = format!("{}7", server.url());
+    let pool = Pool::builder().max_size(1).connect(&url).unwrap();
+    let locks = Locks::new(&pool)
+        .unwrap()
+        .with(crate::options().lease(6_000 * MS));
     let lease = locks.lock("a").acquire(LONG).unwrap();
     thread::scope(|scope| {
         // The last one must arrive before the first gives up.
@@ -64,7 +66,7 @@ fn a_pool_that_is_lent_out_is_an_error_in_time() {
     let server = Server::start().unwrap();
     let client = Client::open(server.url()).unwrap();
     let pool = Pool::builder().max_size(1).build(&client).unwrap();
-    let locks = crate::sharing(&pool);
+    let locks = Locks::new(&pool).unwrap().with(crate::options());
     let _lent = pool.get().unwrap();
     for wait in [Duration::ZERO, 300 * MS] {
         let asked = Instant::now();

@@ -80,7 +80,9 @@ fn bench(log: Log, options: Options) -> Bench {
     let server = Server::start().unwrap();
     let log = Arc::new(log);
     Bench {
-        locks: crate::plainly(&server.url()).with(options.events(log.clone())),
+        locks: Locks::connect(&server.url())
+            .unwrap()
+            .with(options.events(log.clone())),
         conn: server.connection().unwrap(),
         server,
         log,
@@ -330,11 +332,11 @@ fn a_retrying_event_says_why() {
         }
     }
     let mut server = Server::start().unwrap();
-    let holder = crate::plainly(&server.url());
+    let holder = Locks::connect(&server.url()).unwrap();
     let _held = holder.lock("a").acquire(LONG).unwrap();
     let (whys, cancel) = (Arc::new(Whys::default()), Cancel::new());
     let options = Options::new().events(whys.clone()).cancel(&cancel);
-    let locks = crate::plainly(&server.url()).with(options);
+    let locks = Locks::connect(&server.url()).unwrap().with(options);
     let has =
         |is: fn(&Option<String>) -> bool| comes_true(|| whys.0.lock().unwrap().iter().any(is));
     assert!(locks.lock("a").try_acquire().unwrap().is_none());
@@ -369,7 +371,7 @@ fn failed_renewals_are_numbered() {
     let mut server = Server::start().unwrap();
     let rows = Arc::new(Rows::default());
     let options = Options::new().lease(30_000 * MS).events(rows.clone());
-    let locks = crate::plainly(&server.url()).with(options);
+    let locks = Locks::connect(&server.url()).unwrap().with(options);
     let _lease = locks.lock("a").acquire(LONG).unwrap();
     let of = |number| comes_true(|| rows.0.lock().unwrap().contains(&number));
     thread::sleep(100 * MS); // read by the watchdog, so the server notifies it

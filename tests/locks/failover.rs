@@ -12,7 +12,7 @@ use std::{
 };
 
 use leasehold::{
-    Error, Lease, LockSet, Options, Pool, Result, Watchdog, acquire_lock_with_timeout,
+    Error, Lease, LockSet, Locks, Options, Pool, Result, Watchdog, acquire_lock_with_timeout,
     recipes::Hold, release_lock,
 };
 use redis::Commands;
@@ -133,10 +133,12 @@ fn the_first_write_after_a_failover_reaches_the_new_master_before_it_returns() {
         for (kind, is_behind) in (0..5).flat_map(|kind| [(kind, false), (kind, true)]) {
             let address = Address::of(&old);
             let pool = Pool::connect(&address.url()).unwrap();
-            let locks = crate::plain(&pool).with(Options::new().lease(MINUTE));
+            let locks = Locks::new(&pool)
+                .unwrap()
+                .with(Options::new().lease(MINUTE));
             idle_connections(&pool);
-            let [lock, other] =
-                [&locks, &crate::plainly(&new.url())].map(|locks| every_kind(locks)[kind].clone());
+            let [lock, other] = [&locks, &Locks::connect(&new.url()).unwrap()]
+                .map(|locks| every_kind(locks)[kind].clone());
             let lease = if is_behind {
                 let of_the_old = [pool.get().unwrap(), pool.get().unwrap()];
                 address.lead_to(&old, &new);
@@ -184,7 +186,9 @@ fn a_set_commits_on_the_new_master_while_the_old_one_is_behind() {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let address = Address::of(&old);
         let pool = Pool::connect(&address.url()).unwrap();
-        let locks = crate::plain(&pool).with(Options::new().lease(MINUTE));
+        let locks = Locks::new(&pool)
+            .unwrap()
+            .with(Options::new().lease(MINUTE));
         let of_the_old = [pool.get().unwrap(), pool.get().unwrap()];
         address.lead_to(&old, &new);
         let set = LockSet::of([every_kind(&locks)[kind].clone(), locks.lock("z")]);
@@ -208,7 +212,9 @@ fn a_release_goes_on_until_the_address_leads_to_the_new_master() {
     ] {
         let (old, new) = (untold(), Server::start().unwrap());
         let address = Address::of(&old);
-        let locks = crate::plainly(&address.url()).with(Options::new().lease(MINUTE));
+        let locks = Locks::connect(&address.url())
+            .unwrap()
+            .with(Options::new().lease(MINUTE));
         let leases = locks.all_of(names).acquire(LONG).unwrap();
         copy(&old, &new);
         address.lead_to_without(lost, &old, &old);
@@ -240,7 +246,7 @@ fn what_a_watchdog_learns_of_a_failover_holds_for_the_pool_too() {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let address = Address::of(&old);
         let pool = Pool::connect(&address.url()).unwrap();
-        let (locks, watchdog) = (crate::plain(&pool), Watchdog::start(&pool).unwrap());
+        let (locks, watchdog) = (Locks::new(&pool).unwrap(), Watchdog::start(&pool).unwrap());
         idle_connections(&pool);
         let (held, kept) = if is_plain {
             let acquired =
@@ -268,7 +274,9 @@ fn what_a_watchdog_learns_of_a_failover_holds_for_the_pool_too() {
 fn a_replica_that_lacks_a_lock_does_not_end_its_lease() {
     let (old, new) = (untold(), Server::start().unwrap());
     let address = Address::of(&old);
-    let locks = crate::plainly(&address.url()).with(Options::new().lease(3_000 * MS));
+    let locks = Locks::connect(&address.url())
+        .unwrap()
+        .with(Options::new().lease(3_000 * MS));
     let leases = locks.all_of(["a", "b"]).acquire(LONG).unwrap();
     assert!(is_renewed_on(&old));
     copy(&old, &new);
@@ -292,12 +300,12 @@ fn an_acquire_that_meets_the_old_master_asks_the_new_one() {
         let address = Address::of(&old);
         let pools = [(); 5].map(|()| Pool::connect(&address.url()).unwrap());
         pools.iter().for_each(idle_connections);
-        let of_another = crate::plainly(&old.url());
+        let of_another = Locks::connect(&old.url()).unwrap();
         let held = every_kind(&of_another).map(|lock| lock.acquire(LONG).unwrap());
         let held = is_held.then_some(held);
         address.lead_to(&old, &new);
         for (kind, pool) in pools.iter().enumerate() {
-            let lock = &every_kind(&crate::plain(pool))[kind];
+            let lock = &every_kind(&Locks::new(pool).unwrap())[kind];
             let what = format!("{} {serves} {is_held}", lock.name());
             let lease = lock.try_acquire().unwrap();
             assert!(lease.is_some_and(|it| it.release().is_ok()), "{what}");
@@ -390,7 +398,7 @@ fn a_waiter_gets_the_lock_from_the_new_master_after_a_failover() {
     unless_halted(|| {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let address = Address::of(&old);
-        let locks = crate::plainly(&address.url());
+        let locks = Locks::connect(&address.url()).unwrap();
         let () = old
             .connection()
             .unwrap()
@@ -419,7 +427,7 @@ fn a_lease_continues_on_the_new_master_after_a_failover() {
     unless_halted(|| {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let address = Address::of(&old);
-        let locks = crate::plainly(&address.url());
+        let locks = Locks::connect(&address.url()).unwrap();
         let lease = locks.lock("a").with(Options::new().lease(4_000 * MS));
         let lease = lease.acquire(LONG).unwrap();
         // The watchdog is connected to the old server.

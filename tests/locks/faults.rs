@@ -6,12 +6,12 @@ use std::{
 };
 
 use leasehold::{Error, Lease, Lock, Locks, Pool};
-use redis::{Client, Commands};
+use redis::Commands;
 
 use crate::common::{
     LONG, MS, SLACK, Server,
     hold::{comes_true, every_kind},
-    start,
+    locks, start,
     wait::{at_once, tracked_keys, unless_halted},
 };
 
@@ -142,21 +142,9 @@ fn who_waits_survives_a_server_that_is_silent_for_a_while() {
     assert!(took < 2_250 * MS + SLACK, "{took:?}");
 }
 
-/// With an I/O time-out short enough for a test.
+/// With time-outs short enough for a test.
 pub(crate) fn quick(url: &str) -> Locks {
-    crate::sharing(&quick_pool(url))
-}
-
-fn quick_pool(url: &str) -> Pool {
-    let pool = Pool::builder()
-        .io_timeout(IO_TIMEOUT)
-        .connect_timeout(IO_TIMEOUT)
-        .get_timeout(IO_TIMEOUT)
-        .build(&Client::open(url).unwrap())
-        .unwrap();
-    // On a busy machine a connect may exceed the time-out.
-    assert!(comes_true(|| pool.get().is_ok()));
-    pool
+    locks::quick(url, IO_TIMEOUT)
 }
 
 fn a_wait_ends_one_time_out_later_while_the_server_is_silent() {
@@ -198,8 +186,7 @@ fn a_short_wait_ends_one_time_out_later_while_the_server_is_silent() {
     at_once(kinds, |kind| {
         let server = Server::start().unwrap();
         let pool = Pool::builder().io_timeout(LONG_IO_TIMEOUT);
-        let pool = pool.build(&Client::open(server.url()).unwrap()).unwrap();
-        let locks = crate::sharing(&pool);
+        let locks = crate::connect_with(&server.url(), pool);
         for wait in [Duration::ZERO, 100 * MS, 600 * MS] {
             drop(locks.lock("warm").acquire(LONG).unwrap());
             let held = locks.lock("waited for").acquire(LONG).unwrap();
@@ -222,8 +209,8 @@ fn a_short_wait_ends_one_time_out_later_while_the_server_is_silent() {
 /// The heads of many queues share a connection, on which they would wait one after the other.
 fn heads_of_queues_wait_no_longer_for_each_other_than_they_may() {
     let server = Server::start().unwrap();
-    let pool = quick_pool(&server.url());
-    let locks = crate::sharing(&pool);
+    let pool = locks::within(IO_TIMEOUT).connect(&server.url()).unwrap();
+    let locks = Locks::new(&pool).unwrap().with(crate::options());
     let mut open = Vec::new();
     assert!(comes_true(|| {
         open.extend(pool.get());

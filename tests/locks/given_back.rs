@@ -61,7 +61,7 @@ impl Bench {
         // To connect takes part of a wait too.
         let pool = Pool::builder().io_timeout(ANSWER).connect_timeout(ANSWER);
         let pool = pool.connect(&proxy.url());
-        let locks = crate::plain(&pool.unwrap()).with(options);
+        let locks = Locks::new(&pool.unwrap()).unwrap().with(options);
         let mut conn = server.connection().unwrap();
         leave_the_watchdog_alone(&proxy, &locks, &mut conn);
         // The server knows all scripts.

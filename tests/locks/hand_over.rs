@@ -48,7 +48,7 @@ fn bench(options: Options) -> Bench {
 }
 
 fn lock(server: &Server, options: Options) -> Lock {
-    let locks = crate::plainly(&server.url());
+    let locks = Locks::connect(&server.url()).unwrap();
     locks.lock("a").with(options)
 }
 
@@ -288,7 +288,7 @@ fn another_process_is_served_too() {
 fn each_lease_has_the_name_that_was_requested() {
     unless_halted(|| {
         let server = Server::start().unwrap();
-        let locks = crate::plainly(&server.url()).with(handing(100));
+        let locks = Locks::connect(&server.url()).unwrap().with(handing(100));
         // So there are fencing tokens for hand-overs.
         let mut conn = server.connection().unwrap();
         let () = conn.hset(COMPANION, "fence", 1).unwrap();
@@ -306,7 +306,9 @@ fn each_lease_has_the_name_that_was_requested() {
 fn locks_of_other_kinds_are_released_to_the_server() {
     unless_halted(|| {
         let bench = bench(Options::new());
-        let locks = crate::plainly(&bench.server.url()).with(handing(100));
+        let locks = Locks::connect(&bench.server.url())
+            .unwrap()
+            .with(handing(100));
         let kinds: [fn(&Locks, &str) -> Lock; 3] = [Locks::reentrant, Locks::read, Locks::write];
         for lock in kinds.map(|kind| kind(&locks, "other")) {
             let held = lock.acquire(LONG).unwrap();
@@ -320,7 +322,9 @@ fn locks_of_other_kinds_are_released_to_the_server() {
 fn a_waiting_writer_is_handed_nothing() {
     unless_halted(|| {
         let bench = bench(handing(100));
-        let locks = crate::plainly(&bench.server.url()).with(handing(100));
+        let locks = Locks::connect(&bench.server.url())
+            .unwrap()
+            .with(handing(100));
         let (lock, write) = (locks.lock("a"), locks.write("a"));
         let first = lock.acquire(LONG).unwrap();
         thread::scope(|scope| {

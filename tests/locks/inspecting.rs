@@ -333,7 +333,7 @@ fn hooks_hear_of_everything_once() {
     // for a third of the lease and then for a new connection. This must end before the lease, so
     // that a thread is there to report the failed renewal.
     let pool = Pool::builder().connect_timeout(1_000 * MS);
-    let locks = crate::sharing(&pool.connect(&server.url()).unwrap());
+    let locks = crate::connect_with(&server.url(), pool);
     let heard = Arc::new(Heard::default());
     let options = crate::options().lease(3_600 * MS).events(heard.clone());
     let lock = locks.lock("a").with(options);

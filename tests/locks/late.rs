@@ -184,7 +184,7 @@ fn a_short_lease_survives_that_no_answer_comes_about_a_long_one() {
     let mut bench = bench(crate::options());
     // With this time-out alone, the wait would outlast the short lease.
     let pool = Pool::builder().io_timeout(LONG);
-    let locks = crate::sharing(&pool.connect(&bench.proxy.url()).unwrap());
+    let locks = crate::connect_with(&bench.proxy.url(), pool);
     let lease = |time: Duration| Options::new().lease(time);
     let long = locks.lock("long").with(lease(60_000 * MS));
     let long = long.acquire(LONG).unwrap();

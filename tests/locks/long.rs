@@ -10,7 +10,7 @@ use std::{
 };
 
 use leasehold::Pool;
-use redis::{Client, Commands};
+use redis::Commands;
 
 use crate::common::{MS, Server, hold::comes_true, wait::unless_halted};
 
@@ -69,11 +69,7 @@ fn a_thousand_are_served_in_turn() {
 /// Acquires and releases by eight threads on many locks leave everything as before.
 fn nothing_is_left_behind(pairs: usize, names: usize) {
     let server = Server::start().unwrap();
-    let pool = Pool::builder()
-        .max_size(8)
-        .build(&Client::open(server.url()).unwrap())
-        .unwrap();
-    let locks = crate::sharing(&pool);
+    let locks = crate::connect_with(&server.url(), Pool::builder().max_size(8));
     let work = |pairs: usize| {
         thread::scope(|scope| {
             for thread in 0..8 {
@@ -165,11 +161,8 @@ fn ten_thousand_pairs_leave_nothing_behind() {
 #[ignore = "ten seconds: cargo test --test locks a_thousand_waiters -- --ignored"]
 fn a_thousand_waiters_on_a_pool_of_one_lose_no_lease() {
     let server = Server::start().unwrap();
-    let pool = Pool::builder()
-        .max_size(1)
-        .build(&Client::open(server.url()).unwrap())
-        .unwrap();
-    let locks = crate::sharing(&pool).with(crate::options().lease(300 * MS));
+    let locks = crate::connect_with(&server.url(), Pool::builder().max_size(1))
+        .with(crate::options().lease(300 * MS));
     let lease = locks.lock("a").acquire(PATIENCE).unwrap();
     thread::scope(|scope| {
         for _ in 0..1_000 {

@@ -55,34 +55,4 @@ mod wait_hooks;
 mod waiting;
 mod wake_ups;
 
-use std::{env, time::Duration};
-
-use leasehold::{Locks, Options, Pool};
-
-/// The defaults. `LEASEHOLD_HAND_OVER=4` adds hand-over, four times for 20 ms: every test must pass
-/// with it too.
-fn options() -> Options {
-    match env::var("LEASEHOLD_HAND_OVER") {
-        Ok(turns) => {
-            let longest = Duration::from_millis(20);
-            Options::new().hand_over(turns.parse().unwrap(), longest)
-        }
-        Err(_) => Options::new(),
-    }
-}
-
-fn plain(pool: &Pool) -> Locks {
-    Locks::new(pool).unwrap()
-}
-
-fn plainly(url: &str) -> Locks {
-    plain(&Pool::connect(url).unwrap())
-}
-
-fn connect(url: &str) -> Locks {
-    plainly(url).with(options())
-}
-
-fn sharing(pool: &Pool) -> Locks {
-    plain(pool).with(options())
-}
+use common::locks::{connect, connect_with, options};

@@ -10,7 +10,7 @@ use std::{
 };
 
 use leasehold::{Error, Lease, Lock, Locks, Once, Options, Owner, Pool, Result};
-use redis::{Client, Commands, Connection};
+use redis::{Commands, Connection};
 
 use crate::common::{
     LONG, MS, Proxy, SLACK, Server,
@@ -300,7 +300,7 @@ fn without_a_wait_a_running_job_is_reported_as_contended() {
 /// With a time-out short enough for a test.
 fn quick(url: &str) -> Locks {
     let pool = Pool::builder().io_timeout(400 * MS);
-    crate::sharing(&pool.build(&Client::open(url).unwrap()).unwrap())
+    crate::connect_with(url, pool)
 }
 
 #[test]

@@ -15,6 +15,7 @@ use redis::{Commands, Connection};
 use crate::common::{
     LONG, MS, Proxy, SLACK, Server, clients,
     hold::{comes_true, every_kind},
+    locks::quick,
     wait::{TOO_SLOW, at_once, calls, tracked_keys, unless_halted},
 };
 
@@ -22,17 +23,9 @@ const HOUR: Duration = Duration::from_secs(3_600);
 /// The milliseconds in a renewal by the holder; the watchdog's renewals are shorter.
 const AN_HOUR: &str = "3600000";
 
-/// Locks that wait for an answer no longer than `answer`.
+/// Locks that wait for an answer no longer than `answer`, without hand-over.
 fn impatient(url: &str, answer: Duration) -> Locks {
-    let client = redis::Client::open(url).unwrap();
-    let pool = Pool::builder()
-        .connect_timeout(answer)
-        .get_timeout(answer)
-        .io_timeout(answer);
-    let pool = pool.build(&client).unwrap();
-    // On a busy machine a connect may exceed the time-out.
-    assert!(comes_true(|| pool.get().is_ok()));
-    let locks = crate::plain(&pool);
+    let locks = quick(url, answer).with(Options::new().hand_over(0, Duration::ZERO));
     drop(locks.lock("warm").acquire(LONG).unwrap());
     locks
 }
@@ -299,7 +292,7 @@ fn a_release_that_is_sent_again_together_with_others_is_unknown() {
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut conn = server.connection().unwrap();
     let pool = Pool::builder().max_size(16).connect(&proxy.url()).unwrap();
-    let locks = crate::plain(&pool);
+    let locks = Locks::new(&pool).unwrap();
     drop(locks.lock("warm").acquire(LONG).unwrap());
     let lease = locks.lock("a").acquire(LONG).unwrap();
     // The watchdog has read it on its own connection.

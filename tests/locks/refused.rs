@@ -6,7 +6,7 @@ use std::{
 };
 
 use leasehold::{Error, Lease, Lock, Locks, Once, Options, Owner, Result};
-use redis::{Client, Commands, Connection};
+use redis::{Commands, Connection};
 
 use crate::{
     common::{
@@ -177,10 +177,9 @@ fn a_wrong_password_ends_a_wait_at_once() {
     unless_halted(|| {
         let server = Server::start_with(&["--requirepass", "right"]).unwrap();
         for login in ["redis://:wrong@127.0.0.1", "redis://127.0.0.1"] {
-            let client = Client::open(format!("{login}:{}/", server.port())).unwrap();
-            let pool = leasehold::Pool::builder().build(&client).unwrap();
+            let url = format!("{login}:{}/", server.port());
             let asked = Instant::now();
-            let told = crate::sharing(&pool).lock("a").acquire(LONG);
+            let told = crate::connect(&url).lock("a").acquire(LONG);
             assert!(matches!(told, Err(Error::Pool { .. })), "{told:?}");
             assert!(asked.elapsed() < LONG / 4, "{:?}", asked.elapsed());
         }

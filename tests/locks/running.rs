@@ -7,7 +7,7 @@ use std::{
 };
 
 use leasehold::{Error, Lease, Lock, Locks, Options, Pool, Ran, Result};
-use redis::{Client, Commands};
+use redis::Commands;
 
 use crate::common::{
     Proxy, Server, clients,
@@ -21,7 +21,7 @@ const LONG: Duration = Duration::from_secs(20);
 /// With a time-out short enough for a test.
 fn quick(url: &str) -> Locks {
     let pool = Pool::builder().io_timeout(800 * MS);
-    crate::sharing(&pool.build(&Client::open(url).unwrap()).unwrap())
+    crate::connect_with(url, pool)
 }
 
 fn is_lost<T>(result: &Result<T>) -> bool {

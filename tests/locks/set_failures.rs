@@ -33,7 +33,7 @@ fn impatient(url: &str, answer: Duration, connections: u32) -> Locks {
     let pool = Pool::builder().io_timeout(answer).max_size(connections);
     let pool = pool.build(&redis::Client::open(url).unwrap()).unwrap();
     assert!(comes_true(|| pool.get().is_ok()));
-    crate::plain(&pool)
+    Locks::new(&pool).unwrap()
 }
 
 fn is_free(conn: &mut redis::Connection) -> bool {

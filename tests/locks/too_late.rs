@@ -169,8 +169,8 @@ fn nothing_is_written_after_the_end_of_a_hold() {
         let attempt = attempts.fetch_add(1, Ordering::SeqCst);
         let proxy = Proxy::in_front_of(&server).unwrap();
         let mut conn = server.connection().unwrap();
-        let locks = crate::plainly(&proxy.url());
-        let others = crate::plainly(&server.url());
+        let locks = Locks::connect(&proxy.url()).unwrap();
+        let others = Locks::connect(&server.url()).unwrap();
         for end in [
             End::Never,
             End::Lease,

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use leasehold::{Cancel, Options, TracingEvents};
+use leasehold::{Cancel, Locks, Options, TracingEvents};
 use tracing::Level;
 use tracing_subscriber::fmt::format::FmtSpan;
 
@@ -56,7 +56,7 @@ fn count<const N: usize>(lines: &[String], texts: [&str; N]) -> usize {
 #[test]
 fn each_wait_and_each_hold_is_a_span_that_closes() {
     let server = Server::start().unwrap();
-    let locks = crate::plainly(&server.url()).with(options());
+    let locks = Locks::connect(&server.url()).unwrap().with(options());
     let mut tokens = Vec::new();
     let lines = logged(Level::TRACE, || {
         let span = tracing::info_span!("ours").entered();
@@ -108,7 +108,9 @@ fn each_wait_and_each_hold_is_a_span_that_closes() {
 #[test]
 fn an_outage_is_logged_with_its_causes_and_less_and_less() {
     let lines = logged(Level::INFO, || {
-        let away = crate::plainly("redis://127.0.0.1:1/").with(options());
+        let away = Locks::connect("redis://127.0.0.1:1/")
+            .unwrap()
+            .with(options());
         let span = tracing::info_span!("ours").entered();
         for _ in 0..20 {
             assert!(away.lock("a").try_acquire().is_err());
@@ -130,7 +132,9 @@ fn an_outage_is_logged_with_its_causes_and_less_and_less() {
 #[test]
 fn a_wait_through_an_outage_is_logged_before_it_ends() {
     let lines = logged(Level::INFO, || {
-        let away = crate::plainly("redis://127.0.0.1:1/").with(options());
+        let away = Locks::connect("redis://127.0.0.1:1/")
+            .unwrap()
+            .with(options());
         assert!(away.lock("a").acquire(2 * SLACK).is_err());
     });
     let retries: Vec<_> = lines

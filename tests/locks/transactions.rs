@@ -32,11 +32,10 @@ struct Bench {
 
 fn bench() -> Bench {
     let server = Server::start().unwrap();
-    let client = Client::open(server.url()).unwrap();
-    let pool = Pool::builder().max_size(1).build(&client).unwrap();
+    let pool = Pool::builder().max_size(1).connect(&server.url()).unwrap();
     Bench {
         conn: server.connection().unwrap(),
-        locks: crate::sharing(&pool),
+        locks: Locks::new(&pool).unwrap().with(crate::options()),
         pool,
         server,
     }

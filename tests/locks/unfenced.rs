@@ -19,7 +19,7 @@ fn unfenced() -> Options {
 
 fn start() -> (Server, Locks, Connection) {
     let server = Server::start().unwrap();
-    let locks = crate::plainly(&server.url()).with(unfenced());
+    let locks = Locks::connect(&server.url()).unwrap().with(unfenced());
     let conn = server.connection().unwrap();
     (server, locks, conn)
 }
@@ -33,7 +33,7 @@ fn an_unfenced_lock_is_one_set_and_leaves_nothing() {
     unless_halted(|| {
         let (server, _, mut conn) = start();
         let proxy = Proxy::in_front_of(&server).unwrap();
-        let locks = crate::plainly(&proxy.url()).with(unfenced());
+        let locks = Locks::connect(&proxy.url()).unwrap().with(unfenced());
         leave_the_watchdog_alone(&proxy, &locks, &mut conn);
         let lock = locks.lock("a");
         // Retried until the server knows the release script and the connections are open.
@@ -79,7 +79,7 @@ fn it_is_renewed_and_inspected_like_any_other_but_without_a_holder_name() {
 fn fenced_and_unfenced_locks_exclude_and_wake_each_other() {
     unless_halted(|| {
         let (server, locks, _conn) = start();
-        let others = crate::plainly(&server.url());
+        let others = Locks::connect(&server.url()).unwrap();
         let (without, with) = (locks.lock("a"), others.lock("a"));
         let mut last = None;
         for _ in 0..5 {
@@ -114,7 +114,7 @@ fn a_lock_taken_by_an_unanswered_attempt_is_recognised() {
             .io_timeout(1_500 * MS)
             .build(&client)
             .unwrap();
-        let lock = crate::plain(&pool).lock("a").with(unfenced());
+        let lock = Locks::new(&pool).unwrap().lock("a").with(unfenced());
         drop(lock.acquire(LONG).unwrap());
         // No answer comes; or the connection closes, so the client sends it again at once.
         let ways: [fn(&Proxy); 2] = [

@@ -64,7 +64,7 @@ fn a_wait_ends_at_its_deadline_in_any_place() {
         open.len() == 20
     }));
     drop(open);
-    let locks = crate::sharing(&pool);
+    let locks = Locks::new(&pool).unwrap().with(crate::options());
     let held = crate::connect(&server.url());
     let kinds = [
         (locks.lock("m"), held.lock("m")),

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Options, RenewalState};
+use leasehold::{Locks, Options, RenewalState};
 use redis::Commands;
 
 use crate::{
@@ -67,7 +67,7 @@ fn the_next_waiter_gets_an_expired_lock_without_a_message() {
             .unwrap();
         let lease = 1_000 * MS;
         let dying = Options::new().lease(lease).renewal(false);
-        let lock = crate::plainly(&server.url()).lock("a").with(dying);
+        let lock = Locks::connect(&server.url()).unwrap().lock("a").with(dying);
         let held = lock.acquire(LONG).unwrap();
         thread::scope(|scope| {
             let (got, gets) = mpsc::channel();

@@ -32,13 +32,7 @@ mod watchdogs;
 
 use std::time::Duration;
 
-use leasehold::Locks;
-
-use common::Server;
-
-fn connect(url: &str) -> Locks {
-    Locks::connect(url).unwrap()
-}
+use common::{Server, locks::connect};
 
 /// Users that may, and may not, receive notifications. Without them a wait takes longer, and
 /// nothing else differs.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use leasehold::{
-    Lease, Lock, Options, Owner, Pool,
+    Lease, Lock, Locks, Options, Owner, Pool,
     recipes::mutex::{self, End},
 };
 use parking_lot::Mutex;
@@ -157,7 +157,7 @@ fn fencing_tokens_reserved_by_an_unanswered_attempt_are_used() {
         let proxy = Proxy::in_front_of(&server).unwrap();
         let client = redis::Client::open(proxy.url()).unwrap();
         let pool = Pool::builder().io_timeout(700 * MS).build(&client).unwrap();
-        let lock = crate::plain(&pool).lock("a").with(handing(500));
+        let lock = Locks::new(&pool).unwrap().lock("a").with(handing(500));
         drop(lock.acquire(LONG).unwrap());
         thread::sleep(MS);
         proxy.at("EVALSHA").swallow();
