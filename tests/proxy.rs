@@ -28,7 +28,7 @@ fn bench() -> Bench {
         conn: proxy.connection().unwrap(),
         direct: server.connection().unwrap(),
         proxy,
-        server: server,
+        server,
     }
 }
 

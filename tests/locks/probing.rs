@@ -175,15 +175,15 @@ fn rows(table: &str) -> Vec<[&str; 5]> {
     cells.map(|cells| cells.try_into().unwrap()).collect()
 }
 
-fn agrees(probe: &Probe, [what, works, topic, severity, words]: [&str; 5]) {
+fn agrees(probe: &Probe, [what, is_fit, topic, severity, text]: [&str; 5]) {
     let severities = [Good, Limits, Fails, NotTold];
     let found = severities
         .into_iter()
         .find(|it| format!("{it:?}") == severity);
-    says(probe, topic, found.unwrap(), words);
-    assert_eq!(probe.locks_work(), works == "work", "{what}: {probe}");
+    says(probe, topic, found.unwrap(), text);
+    assert_eq!(probe.locks_work(), is_fit == "work", "{what}: {probe}");
     let is_told = probe.to_string().ends_with("Locks do not work here.");
-    assert_eq!(is_told, works != "work", "{what}: {probe}");
+    assert_eq!(is_told, is_fit != "work", "{what}: {probe}");
 }
 
 #[test]
