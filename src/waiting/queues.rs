@@ -5,9 +5,16 @@
 //! the mutex, since the woken thread first locks it. While it is locked, no code of a server or a
 //! caller runs, and no lease is created or dropped: dropping a lease releases it, and the release
 //! locks `by_key`.
+//!
+//! [`Streaks`]: if a thread acquires a lock again as soon as it has released it, while no other
+//! thread of its process waits, it asks before other processes are notified of the release. It is
+//! always granted, so it never learns that they wait. So it pauses now and then, for as long as a
+//! notification takes. If another process has the lock by then, the thread is refused, joins the
+//! queue, and takes turns. If not, the pauses become rare.
 
 use std::{
     collections::HashMap,
+    hash::{BuildHasher, RandomState},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -16,7 +23,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{
     queue::{LastAnswer, Leaving, Queue, Step, Ticket},
-    turns::{PastHold, SHORT_WAIT, Streaks, spread},
+    turns::{PastHold, SHORT_WAIT, spread},
 };
 use crate::{
     cancel::Cancel,
@@ -27,6 +34,17 @@ use crate::{
 const SWEEP: Ticket = 64;
 /// A thread whose time is over checks for the reply to the head at this interval.
 const LOOKS_FOR_AN_ANSWER: Duration = Duration::from_millis(1);
+
+/// A thread that returns later than this after its release has given others a chance, which ends a
+/// streak. The pause of a streak is as long.
+const STREAK_GAP: Duration = Duration::from_millis(1);
+/// The length of a streak at its first pause. It doubles with each pause,
+const FIRST_STREAK: Duration = Duration::from_millis(10);
+/// up to this.
+const LONGEST_STREAK: Duration = Duration::from_millis(100);
+/// The number of streaks remembered. Two locks with the same place replace each other's streak, and
+/// pause less often.
+const PLACES: usize = 64;
 
 /// The queues, by the keys of their locks. `T` is the settings with which a thread would hold a
 /// lock that is handed to it, `L` such a lock, and `F` a failure.
@@ -330,6 +348,74 @@ impl<T, L, F> Drop for Place<'_, T, L, F> {
         // A lease may have been handed over during a grant, or before a panic. Dropping it releases
         // the lock.
         drop(self.remove());
+    }
+}
+
+/// The streaks of the locks that were released most recently.
+#[derive(Debug)]
+struct Streaks {
+    hashes: RandomState,
+    places: [Option<Streak>; PLACES],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Streak {
+    lock: u64,
+    released: Instant,
+    /// When it started, or last paused.
+    began: Instant,
+    /// It pauses after this long.
+    pauses_after: Duration,
+}
+
+impl Streaks {
+    fn new() -> Self {
+        Self {
+            hashes: RandomState::new(),
+            places: [None; PLACES],
+        }
+    }
+
+    /// Records that a thread of this process has released the lock.
+    fn released(&mut self, key: &str, now: Instant) {
+        let (lock, place) = self.place(key);
+        match place {
+            Some(streak) if streak.lock == lock => streak.released = now,
+            place => {
+                *place = Some(Streak {
+                    lock,
+                    released: now,
+                    began: now,
+                    pauses_after: FIRST_STREAK,
+                });
+            }
+        }
+    }
+
+    /// Returns the pause before a thread asks for a lock that has no queue.
+    fn pause(&mut self, key: &str, now: Instant) -> Duration {
+        let (lock, place) = self.place(key);
+        let Some(streak) = place.as_mut().filter(|streak| streak.lock == lock) else {
+            return Duration::ZERO;
+        };
+        if now.saturating_duration_since(streak.released) >= STREAK_GAP {
+            *place = None;
+            return Duration::ZERO;
+        }
+        if now.saturating_duration_since(streak.began) < streak.pauses_after {
+            return Duration::ZERO;
+        }
+        streak.began = now + STREAK_GAP;
+        // The pause must not end the streak.
+        streak.released = now + STREAK_GAP;
+        streak.pauses_after = LONGEST_STREAK.min(streak.pauses_after * 2);
+        STREAK_GAP
+    }
+
+    fn place(&mut self, key: &str) -> (u64, &mut Option<Streak>) {
+        let lock = self.hashes.hash_one(key);
+        let place = usize::try_from(lock % PLACES as u64).unwrap_or(0);
+        (lock, &mut self.places[place])
     }
 }
 

@@ -21,12 +21,6 @@
 //! With a semaphore, a process takes this many turns for each permit. A refusal does not indicate
 //! another process while a thread of this one has the lock, or a permit.
 //!
-//! [`Streaks`]: if a thread acquires a lock again as soon as it has released it, while no other
-//! thread of its process waits, it asks before other processes are notified of the release. It is
-//! always granted, so it never learns that they wait. So it pauses now and then, for as long as a
-//! notification takes. If another process has the lock by then, the thread is refused, joins the
-//! queue, and takes turns. If not, the pauses become rare.
-//!
 //! [`HandOverBudget`]: limits how often a lock is handed over without asking the server.
 
 use std::{
@@ -46,17 +40,6 @@ const SPREAD: Duration = Duration::from_micros(200);
 const LATELY: Duration = Duration::from_secs(1);
 /// A wait shorter than this does not let other processes go first.
 pub(super) const SHORT_WAIT: Duration = Duration::from_millis(40);
-/// A thread that returns later than this after its release has given others a chance, which ends a
-/// streak. The pause of a streak is as long.
-const STREAK_GAP: Duration = Duration::from_millis(1);
-/// The length of a streak at its first pause. It doubles with each pause,
-const FIRST_STREAK: Duration = Duration::from_millis(10);
-/// up to this.
-const LONGEST_STREAK: Duration = Duration::from_millis(100);
-/// The number of streaks remembered. Two locks with the same place replace each other's streak, and
-/// pause less often.
-const PLACES: usize = 64;
-
 /// The turns of this process at one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Turns {
@@ -194,74 +177,6 @@ pub(super) fn spread() -> Duration {
     SPREAD / 255 * u32::from(random)
 }
 
-/// The streaks of the locks that were released most recently.
-#[derive(Debug)]
-pub(super) struct Streaks {
-    hashes: RandomState,
-    places: [Option<Streak>; PLACES],
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Streak {
-    lock: u64,
-    released: Instant,
-    /// When it started, or last paused.
-    began: Instant,
-    /// It pauses after this long.
-    pauses_after: Duration,
-}
-
-impl Streaks {
-    pub(super) fn new() -> Self {
-        Self {
-            hashes: RandomState::new(),
-            places: [None; PLACES],
-        }
-    }
-
-    /// Records that a thread of this process has released the lock.
-    pub(super) fn released(&mut self, key: &str, now: Instant) {
-        let (lock, place) = self.place(key);
-        match place {
-            Some(streak) if streak.lock == lock => streak.released = now,
-            place => {
-                *place = Some(Streak {
-                    lock,
-                    released: now,
-                    began: now,
-                    pauses_after: FIRST_STREAK,
-                });
-            }
-        }
-    }
-
-    /// Returns the pause before a thread asks for a lock that has no queue.
-    pub(super) fn pause(&mut self, key: &str, now: Instant) -> Duration {
-        let (lock, place) = self.place(key);
-        let Some(streak) = place.as_mut().filter(|streak| streak.lock == lock) else {
-            return Duration::ZERO;
-        };
-        if now.saturating_duration_since(streak.released) >= STREAK_GAP {
-            *place = None;
-            return Duration::ZERO;
-        }
-        if now.saturating_duration_since(streak.began) < streak.pauses_after {
-            return Duration::ZERO;
-        }
-        streak.began = now + STREAK_GAP;
-        // The pause must not end the streak.
-        streak.released = now + STREAK_GAP;
-        streak.pauses_after = LONGEST_STREAK.min(streak.pauses_after * 2);
-        STREAK_GAP
-    }
-
-    fn place(&mut self, key: &str) -> (u64, &mut Option<Streak>) {
-        let lock = self.hashes.hash_one(key);
-        let place = usize::try_from(lock % PLACES as u64).unwrap_or(0);
-        (lock, &mut self.places[place])
-    }
-}
-
 /// The number of times that a granted lock may still be handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HandOverBudget {
@@ -334,43 +249,5 @@ mod tests {
         assert!(turns.spend(now, now + LEASE / 2, LEASE).is_some());
         assert!(turns.spend(now, now + LEASE / 3, LEASE).is_none());
         assert!(turns.spend(now, now + LEASE * 2, LEASE).is_none());
-    }
-
-    const KEY: &str = "lock:a";
-    const STEP: Duration = Duration::from_micros(100);
-
-    /// Returns the moments at which a thread that comes back at once pauses.
-    fn pauses(streaks: &mut Streaks, turns: u32) -> Vec<Duration> {
-        let began = crate::time::now();
-        let (mut now, mut pauses) = (began, Vec::new());
-        for _ in 0..turns {
-            let pause = streaks.pause(KEY, now);
-            if !pause.is_zero() {
-                pauses.push(now - began);
-            }
-            now += pause + STEP;
-            streaks.released(KEY, now);
-            now += STEP / 10;
-        }
-        pauses
-    }
-
-    #[test]
-    fn a_streak_pauses_after_10_ms_and_then_less_often_up_to_every_100_ms() {
-        let pauses = pauses(&mut Streaks::new(), 4_000);
-        let millis: Vec<_> = pauses.iter().map(Duration::as_millis).collect();
-        assert_eq!(millis[..5], [10, 31, 72, 153, 254]);
-    }
-
-    #[test]
-    fn a_thread_that_leaves_gaps_never_pauses() {
-        let mut streaks = Streaks::new();
-        let mut now = crate::time::now();
-        for _ in 0..1_000 {
-            assert_eq!(streaks.pause(KEY, now), Duration::ZERO);
-            now += STEP;
-            streaks.released(KEY, now);
-            now += STREAK_GAP;
-        }
     }
 }

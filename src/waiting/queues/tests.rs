@@ -215,3 +215,45 @@ fn a_thread_that_reacquires_an_uncontended_lock_pauses_occasionally() {
         assert!(time::now() < end, "it blocks others");
     }
 }
+
+mod streaks {
+    use super::super::*;
+
+    const KEY: &str = "lock:a";
+    const STEP: Duration = Duration::from_micros(100);
+
+    /// Returns the moments at which a thread that comes back at once pauses.
+    fn pauses(streaks: &mut Streaks, turns: u32) -> Vec<Duration> {
+        let began = crate::time::now();
+        let (mut now, mut pauses) = (began, Vec::new());
+        for _ in 0..turns {
+            let pause = streaks.pause(KEY, now);
+            if !pause.is_zero() {
+                pauses.push(now - began);
+            }
+            now += pause + STEP;
+            streaks.released(KEY, now);
+            now += STEP / 10;
+        }
+        pauses
+    }
+
+    #[test]
+    fn a_streak_pauses_after_10_ms_and_then_less_often_up_to_every_100_ms() {
+        let pauses = pauses(&mut Streaks::new(), 4_000);
+        let millis: Vec<_> = pauses.iter().map(Duration::as_millis).collect();
+        assert_eq!(millis[..5], [10, 31, 72, 153, 254]);
+    }
+
+    #[test]
+    fn a_thread_that_leaves_gaps_never_pauses() {
+        let mut streaks = Streaks::new();
+        let mut now = crate::time::now();
+        for _ in 0..1_000 {
+            assert_eq!(streaks.pause(KEY, now), Duration::ZERO);
+            now += STEP;
+            streaks.released(KEY, now);
+            now += STREAK_GAP;
+        }
+    }
+}
