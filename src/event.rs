@@ -5,7 +5,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -175,12 +175,6 @@ impl EventSink {
             shielded(|| call(&*hooks.events, in_a_row));
         }
     }
-}
-
-/// Returns a number that no other hold of this process has.
-pub(crate) fn next_hold() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 /// Runs a user's code on a thread that must survive its panics. `None`: it panicked.

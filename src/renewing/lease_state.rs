@@ -7,7 +7,7 @@ use std::{
     fmt, mem,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -17,7 +17,7 @@ use parking_lot::{Condvar, MappedMutexGuard, Mutex, MutexGuard};
 use super::entry::Terms;
 use crate::{
     error::{Error, LostReason, Operation},
-    event::{EventSink, Lost, RenewalFailed, Renewed, next_hold, shielded},
+    event::{EventSink, Lost, RenewalFailed, Renewed, shielded},
     name::Owner,
     recipes::Hold,
     server::RenewalError,
@@ -424,6 +424,12 @@ impl fmt::Debug for LeaseState {
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
     }
+}
+
+/// Returns a number that no other hold of this process has.
+fn next_hold() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 #[cfg(test)]
