@@ -9,8 +9,8 @@ use redis::RedisError;
 
 use crate::token::Token;
 pub(crate) use operation::{
-    Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, WrongKey, is_left_by_replicas, is_unconfirmed,
-    may_connect_later, may_pass, no_answer, unanswered_ahead, with_text, wrong_key,
+    Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, WrongKey, ensure, is_left_by_replicas,
+    is_unconfirmed, may_connect_later, may_pass, no_answer, unanswered_ahead, with_text, wrong_key,
 };
 pub(crate) use refusals::{code, in_words, makes_no_sense, refusal, saying};
 
@@ -305,13 +305,6 @@ impl Error {
         let source = Arc::new(source);
         Self::Thread { source }
     }
-}
-
-/// Returns [`Error::Invalid`] if an argument breaks a rule.
-pub(crate) fn ensure(is_kept: bool, argument: &'static str, reason: &str) -> Result<()> {
-    is_kept
-        .then_some(())
-        .ok_or_else(|| Error::invalid(argument, reason))
 }
 
 impl fmt::Display for Error {

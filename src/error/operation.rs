@@ -5,10 +5,17 @@ use std::{io, sync::Arc, time::Duration};
 use redis::{ErrorKind, RedisError};
 
 use super::{
-    Error, ErrorContext, LostReason,
+    Error, ErrorContext, LostReason, Result,
     refusals::{cleaned, code, makes_no_sense, message},
 };
 use crate::token::Token;
+
+/// Returns [`Error::Invalid`] if an argument breaks a rule.
+pub(crate) fn ensure(is_kept: bool, argument: &'static str, reason: &str) -> Result<()> {
+    is_kept
+        .then_some(())
+        .ok_or_else(|| Error::invalid(argument, reason))
+}
 
 /// The running function and its lock: the context of its errors.
 #[derive(Clone, Copy, Debug)]
