@@ -10,10 +10,7 @@
 //! All the while its thread keeps the [`MasterWatch`].
 
 use std::{
-    sync::{
-        Arc, OnceLock, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock, Weak},
     thread,
     time::Duration,
 };
@@ -52,9 +49,17 @@ pub(crate) struct Listener {
     /// Receives the notifications.
     observer: OnceLock<Weak<dyn Observer>>,
     ear: Mutex<Ear>,
-    wanted: AtomicBool,
-    closing: Mutex<bool>,
+    life: Mutex<Life>,
     wake: Condvar,
+}
+
+/// The listener's thread begins to listen when it is wanted.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Life {
+    #[default]
+    Idle,
+    Listening,
+    Closing,
 }
 
 /// The state of the connection that listens.
@@ -88,8 +93,7 @@ impl Listener {
             connector,
             observer: OnceLock::new(),
             ear: Mutex::default(),
-            wanted: AtomicBool::new(false),
-            closing: Mutex::new(false),
+            life: Mutex::default(),
             wake: Condvar::new(),
         })
     }
@@ -112,8 +116,9 @@ impl Listener {
 
     /// Starts to listen.
     pub(crate) fn start_telling(&self) {
-        if !self.wanted.swap(true, Ordering::SeqCst) {
-            drop(self.closing.lock());
+        let mut life = self.life.lock();
+        if *life == Life::Idle {
+            *life = Life::Listening;
             self.wake.notify_all();
         }
     }
@@ -137,12 +142,12 @@ impl Listener {
     }
 
     pub(crate) fn close(&self) {
-        *self.closing.lock() = true;
+        *self.life.lock() = Life::Closing;
         self.wake.notify_all();
     }
 
     fn is_closing(&self) -> bool {
-        *self.closing.lock()
+        *self.life.lock() == Life::Closing
     }
 
     fn run(&self, observer: &Weak<dyn Observer>, watch: &mut MasterWatch) {
@@ -175,20 +180,20 @@ impl Listener {
     /// Sleeps, and keeps the watch meanwhile. A server that refused to let it listen does answer.
     fn pause(&self, pause: Duration, server_answers: bool, watch: &mut MasterWatch) {
         let until = Deadline::after(pause);
-        let mut closing = self.closing.lock();
-        while !*closing && !until.has_passed() {
-            MutexGuard::unlocked(&mut closing, || watch.look(|| server_answers.then_some(())));
-            if !*closing {
+        let mut life = self.life.lock();
+        while *life != Life::Closing && !until.has_passed() {
+            MutexGuard::unlocked(&mut life, || watch.look(|| server_answers.then_some(())));
+            if *life != Life::Closing {
                 let longest = until.remaining_up_to(OFTEN);
-                self.wake.wait_for(&mut closing, longest);
+                self.wake.wait_for(&mut life, longest);
             }
         }
     }
 
     fn wait_until_wanted(&self) {
-        let mut closing = self.closing.lock();
-        while !*closing && !self.wanted.load(Ordering::SeqCst) {
-            self.wake.wait(&mut closing);
+        let mut life = self.life.lock();
+        while *life == Life::Idle {
+            self.wake.wait(&mut life);
         }
     }
 

@@ -3,7 +3,10 @@
 use std::{
     cell::OnceCell,
     mem,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -40,6 +43,8 @@ pub(crate) struct RedisServer {
     waiters: WaitersConnection,
     leases: Arc<Tracked>,
     listener: Arc<Listener>,
+    /// Each acquire starts the notifications: only the first locks the listener for it.
+    is_telling: AtomicBool,
 }
 
 /// A call on a pooled connection, and the deadlines for getting one.
@@ -64,6 +69,7 @@ impl RedisServer {
             leases: RenewalsConnection::tracked(connector.clone(), Arc::clone(&listener)),
             connector,
             listener,
+            is_telling: AtomicBool::new(false),
         }
     }
 
@@ -372,7 +378,9 @@ impl Server for RedisServer {
     }
 
     fn start_telling(&self) {
-        self.listener.start_telling();
+        if !self.is_telling.swap(true, Ordering::Relaxed) {
+            self.listener.start_telling();
+        }
     }
 
     fn close(&self) {
