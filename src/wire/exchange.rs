@@ -104,21 +104,6 @@ fn exchanged(
     (replies, errors)
 }
 
-/// Sends one packed command and returns its reply.
-///
-/// # Errors
-/// Also an error reply. Both are noted.
-pub(crate) fn request(conn: &mut Connection, packed: &[u8]) -> RedisResult<Value> {
-    let replied = match bounds_of(conn) {
-        None => conn.req_packed_command(packed),
-        Some(bounds) => {
-            let packed = packed.to_vec();
-            alone(conn, &bounds, move |conn| conn.req_packed_command(&packed)).unwrap_or_else(Err)
-        }
-    };
-    replied.and_then(Value::extract_error).inspect_err(note)
-}
-
 /// Sends packed commands of several callers and passes on each reply, error replies included, or
 /// the error in its place. Each is passed on as it comes, within [`bounding`](super::bounding) at
 /// the end. After one time-out in all it waits for no further reply.

@@ -11,11 +11,7 @@ use redis::{
     ToRedisArgs, Value,
 };
 
-use super::{
-    exchange::{request, words},
-    finished::note,
-    replicas::Replicas,
-};
+use super::{exchange::words, finished::note, replicas::Replicas, within::request};
 use crate::{
     error::{Operation, Result, makes_no_sense, saying},
     token::{FencingToken, Token},

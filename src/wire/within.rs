@@ -25,9 +25,9 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redis::{Connection, RedisError, RedisResult};
+use redis::{Connection, ConnectionLike, RedisError, RedisResult, Value};
 
-use super::closed::closed_connection;
+use super::{closed::closed_connection, finished::note};
 use crate::time;
 
 /// The socket's own time-out ends a wait for a silent peer first, by this much: its error says
@@ -157,6 +157,21 @@ pub(super) fn alone<T: Send + 'static>(
     })?;
     bounds.spares.put(mem::replace(conn, connection));
     Ok(done)
+}
+
+/// Sends one packed command and returns its reply.
+///
+/// # Errors
+/// Also an error reply. Both are noted.
+pub(super) fn request(conn: &mut Connection, packed: &[u8]) -> RedisResult<Value> {
+    let replied = match bounds_of(conn) {
+        None => conn.req_packed_command(packed),
+        Some(bounds) => {
+            let packed = packed.to_vec();
+            alone(conn, &bounds, move |conn| conn.req_packed_command(&packed)).unwrap_or_else(Err)
+        }
+    };
+    replied.and_then(Value::extract_error).inspect_err(note)
 }
 
 /// Runs work that reads from this peer, and returns its result within the limit.
