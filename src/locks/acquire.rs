@@ -120,7 +120,7 @@ pub(super) fn begin<'a>(
     let report =
         |error: &Error| report_retry(operation, settings, clock.since(started), Some(error));
     let pauses = Backoff::between(settings.backoff.first, LONGEST_DOUBT);
-    let key = hold.lock_name().key();
+    let key = hold.lock.key();
     let stack = first_stack(stacks, key, pauses, (deadline, cancel.as_ref()), report);
     // The loss of a held lock takes precedence.
     let stack = stack.or_else(|error| part.check(operation.name).and(Err(error)))?;
@@ -264,9 +264,9 @@ impl Wait<'_> {
     /// Returns true if the first attempt may be sent together with those for other locks. `WAIT`
     /// has to go on the connection that has written, and would hold up other calls.
     pub(super) fn asks_at_once(&self) -> bool {
-        let is_reentrant = self.hold.kind() == LockKind::Reentrant;
+        let is_reentrant = self.hold.kind == LockKind::Reentrant;
         let asks = self.asks_after == Some(Duration::ZERO) || is_reentrant;
-        asks && self.hold.replicas().is_none() && !self.part.is_over
+        asks && self.hold.replicas.is_none() && !self.part.is_over
     }
 
     /// Returns true if the first attempt has acquired the lock.
@@ -294,7 +294,7 @@ impl Wait<'_> {
         }
         // An owner that acquires a reentrant lock again must not queue behind threads that wait for
         // it to release. Only the server knows that it is another's.
-        if self.asks_after.is_some() || self.hold.kind() == LockKind::Reentrant {
+        if self.asks_after.is_some() || self.hold.kind == LockKind::Reentrant {
             match self.ask_ahead_of_the_queue()? {
                 AttemptOutcome::Granted { grant, .. } => return Ok(self.lease(grant)),
                 AttemptOutcome::AlreadyRun => return Ok(None),
@@ -340,7 +340,7 @@ impl Wait<'_> {
                 AttemptOutcome::Failed | AttemptOutcome::Moved => true,
             };
             self.report_retry();
-            if !(has_failed && self.hold.kind() == LockKind::Reentrant) {
+            if !(has_failed && self.hold.kind == LockKind::Reentrant) {
                 return Ok(outcome);
             }
             let pause = self.failure_pauses.next_pause(self.deadline.remaining());
@@ -524,7 +524,7 @@ impl Wait<'_> {
         match answer {
             LastAnswer::Busy => !self.is_judged_alone(),
             LastAnswer::Failed(Error::TooFewReplicas { wanted, .. }) => {
-                let ours = self.hold.replicas().map(|replicas| replicas.count);
+                let ours = self.hold.replicas.map(|replicas| replicas.count);
                 ours == Some(*wanted)
             }
             LastAnswer::Failed(_) | LastAnswer::Missing => true,
@@ -536,7 +536,7 @@ impl Wait<'_> {
     /// own number of permits, a reader may share where a writer may not, and a reentrant lock may
     /// be this owner's. For `run_once` only the server knows whether the work was done meanwhile.
     fn is_judged_alone(&self) -> bool {
-        self.hold.kind() != LockKind::Mutex || self.hold.finishing().is_some()
+        self.hold.kind != LockKind::Mutex || self.hold.finishing().is_some()
     }
 
     fn is_cancelled(&self) -> bool {
@@ -545,7 +545,7 @@ impl Wait<'_> {
 
     /// Switches to the stack that has the key now. Returns false if no node can name it.
     fn follow(&mut self, deadline: Deadline) -> Result<bool> {
-        match self.stacks.of(self.hold.lock_name().key(), deadline) {
+        match self.stacks.of(self.hold.lock.key(), deadline) {
             Ok(stack) => self.stack = stack,
             Err(error @ Error::Thread { .. }) => return Err(error),
             Err(error) => {
@@ -644,7 +644,7 @@ impl Wait<'_> {
         Error::Contended {
             context: self.operation.context(),
             waited: Some(now.saturating_duration_since(self.part.since)),
-            holder: (self.stack.keeper).holder_against(self.key(), self.hold.kind()),
+            holder: (self.stack.keeper).holder_against(self.key(), self.hold.kind),
             remaining: left.filter(|left| !left.is_zero()),
         }
     }
@@ -653,10 +653,10 @@ impl Wait<'_> {
     /// hand-over.
     fn takes(&self) -> Option<Settings> {
         let takes = self.settings.hands_over() && !self.is_judged_alone();
-        takes.then(|| self.settings.clone().of(self.hold.owner()))
+        takes.then(|| self.settings.clone().of(&self.hold.owner))
     }
 
     fn key(&self) -> &str {
-        self.hold.lock_name().key()
+        self.hold.lock.key()
     }
 }

@@ -150,7 +150,7 @@ impl<'a> Attempts<'a> {
             }
             Attempt::Busy(longest) => {
                 // A waiting writer keeps readers out too, and its intent is no lease.
-                let is_reader = self.hold.kind() == LockKind::Read;
+                let is_reader = self.hold.kind == LockKind::Read;
                 let lease = longest.filter(|longest| !is_reader || *longest > INTENT_ENDS);
                 self.busy_until = lease.and_then(|lease| reply.answered.checked_add(lease));
                 self.uncertain = false;
@@ -183,7 +183,7 @@ impl<'a> Attempts<'a> {
             since: sent,
             end,
             look_at: Some(now + ARMED_WITHIN),
-            turns: turns.filter(|_| self.hold.kind() == LockKind::Mutex),
+            turns: turns.filter(|_| self.hold.kind == LockKind::Mutex),
             unanswered_before: self.is_out,
         };
         let next_asks_at = if tracked {
@@ -191,10 +191,10 @@ impl<'a> Attempts<'a> {
         } else {
             now + self.settings.backoff.last
         };
-        let leaving = match self.hold.kind() {
+        let leaving = match self.hold.kind {
             LockKind::Mutex | LockKind::Write => Leaving::Exclusive,
             LockKind::Semaphore if number == 0 => Leaving::WithLastPermit {
-                of: self.hold.permits(),
+                of: self.hold.permits,
             },
             LockKind::Reentrant | LockKind::Read | LockKind::Semaphore => Leaving::Shared,
         };
@@ -233,7 +233,7 @@ impl<'a> Attempts<'a> {
             matches!(wrong_key(&error), Some((WrongKey::Mark, _))),
             refusal(&error),
         );
-        let error = self.operation.unanswered(Some(self.hold.token()), error);
+        let error = self.operation.unanswered(Some(&self.hold.token), error);
         let is_unknown = matches!(error, Error::Unknown { .. });
         if again || is_unknown {
             (self.uncertain, self.is_out) = (true, true);
@@ -256,21 +256,20 @@ impl<'a> Attempts<'a> {
 
     fn unknown(&self) -> Error {
         let silence = IoError::from(ErrorKind::TimedOut).into();
-        self.operation.unknown(Some(self.hold.token()), silence)
+        self.operation.unknown(Some(&self.hold.token), silence)
     }
 
     /// Returns the error of a wait in which an attempt got no reply, and which this later text
     /// ended.
     fn unknown_then(&self, later: &str) -> Error {
         let cause = IoError::other(format!("then {later}"));
-        self.operation
-            .unknown(Some(self.hold.token()), cause.into())
+        self.operation.unknown(Some(&self.hold.token), cause.into())
     }
 
     /// Adds the keys to the error: an operator must find the value that is not a lock, and it may
     /// be at either key.
     fn with_keys(&self, found: &str) -> Error {
-        let lock = self.hold.lock_name();
+        let lock = &self.hold.lock;
         let found = match (lock.key(), lock.companion()) {
             (key, companion) if self.hold.has_companion() => {
                 format!("{found}, at `{key}` or `{companion}`")
@@ -283,7 +282,7 @@ impl<'a> Attempts<'a> {
     /// Returns the time until the next attempt if no notification comes, for holders whose leases
     /// end after `longest`. A writer asks sooner, to renew its intent.
     fn longest_pause(&self, longest: Option<Duration>) -> Duration {
-        let most = match self.hold.kind() {
+        let most = match self.hold.kind {
             LockKind::Write => INTENT,
             _ => ASKS_AGAIN,
         };

@@ -200,9 +200,9 @@ impl Lease {
         check_size("operation_id", operation_id)?;
         let millis = lease_millis("remember", remember)?;
         let mark = CommitMark {
-            key: self.hold().lock_name().mark(operation_id),
+            key: self.hold().lock.mark(operation_id),
             millis,
-            by: self.hold().owner().clone(),
+            by: self.hold().owner.clone(),
         };
         let commit = self.build_commit(name, build)?.once(mark);
         let sent = self.send_checked(name, || self.send(&commit))?;
@@ -233,7 +233,7 @@ impl Lease {
     pub fn commit_and_release(mut self, build: impl FnOnce(&mut Pipeline)) -> Result<()> {
         self.check_here(RELEASING)?;
         let hold = Arc::clone(self.hold());
-        let operation = Operation::new(RELEASING, hold.lock_name().text());
+        let operation = Operation::new(RELEASING, hold.lock.text());
         let commit = HeldCommit::new(operation, hold.proof(), build)?
             .releasing(hold.giving_back_while_watched());
         // The caller's closure may have forked the process.
@@ -455,7 +455,7 @@ impl Lease {
         let mut nodes_agree_by = None;
         let (mut pauses, mut was_closed) = (Backoff::new(), false);
         loop {
-            let mut conn = server.lend(self.hold().lock_name().key())?;
+            let mut conn = server.lend(self.hold().lock.key())?;
             let done = conn.asked(&mut send);
             drop(conn);
             let Err(Error::Redis { source, .. }) = &done else {

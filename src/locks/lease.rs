@@ -183,13 +183,13 @@ impl Lease {
     #[must_use]
     pub fn token(&self) -> &Token {
         self.disclosed.store(true, Ordering::SeqCst);
-        self.hold().token()
+        &self.hold().token
     }
 
     /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.hold().lock_name().text()
+        self.hold().lock.text()
     }
 
     /// Returns true while the lock is held, by our clock and the server's replies and

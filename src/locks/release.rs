@@ -100,7 +100,7 @@ impl Lease {
     #[must_use = "the lock stays held until its lease ends or the token releases it"]
     pub fn detach(mut self) -> (Token, Duration) {
         if self.is_forked_child() {
-            return (self.hold().token().clone(), Duration::ZERO);
+            return (self.hold().token.clone(), Duration::ZERO);
         }
         let left = self.remaining();
         self.end = Some(match self.stop_renewing(Deadline::after(Duration::MAX)) {
@@ -108,7 +108,7 @@ impl Lease {
             RenewalState::Held | RenewalState::Unknown => HoldEnd::Detached,
         });
         self.notify_queue();
-        (self.hold().token().clone(), left)
+        (self.hold().token.clone(), left)
     }
 
     /// Stops the renewals and returns the state of the lease. Must not be called in a forked child.
@@ -164,7 +164,7 @@ impl Lease {
 
     /// Wakes the next thread of the queue, which asks for the lock.
     fn notify_queue(&self) {
-        let key = self.hold().lock_name().key();
+        let key = self.hold().lock.key();
         self.stack.released(key, &self.turn);
     }
 
@@ -261,7 +261,7 @@ impl Lease {
     /// renew it.
     fn hand_over(&self) -> Option<Result<(), Self>> {
         let (turns, queues) = (self.turns()?, &self.stack.queues);
-        let key = self.hold().lock_name().key();
+        let key = self.hold().lock.key();
         let next = queues.next_taker(key)?;
         let (lease, end) = self.successor(turns, next.takes()?)?;
         Some(queues.hand_over(key, &next, lease, end))
@@ -273,9 +273,9 @@ impl Lease {
         let hold = self.hold();
         // The next thread must want the same key, the same fencing, the same replicas and the same
         // skew, and no command of this lease may still be executed in its turn.
-        let fits = hold.lock_name().prefix() == &*settings.prefix
-            && hold.is_fenced() == settings.fencing
-            && hold.replicas() == settings.replicas
+        let fits = hold.lock.prefix() == &*settings.prefix
+            && hold.is_fenced == settings.fencing
+            && hold.replicas == settings.replicas
             && self.skew == settings.skew_on(&*self.stack.server)
             && self.lease_state().is_settled();
         if !fits {

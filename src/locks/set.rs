@@ -251,7 +251,7 @@ impl Leases {
         let mut named = self.leases.iter().filter(|lease| lease.name() == name);
         match (named.next(), named.next()) {
             (Some(lease), None) => Some(lease),
-            _ => (self.leases.iter()).find(|lease| lease.hold().lock_name().key() == name),
+            _ => (self.leases.iter()).find(|lease| lease.hold().lock.key() == name),
         }
     }
 

@@ -1,8 +1,6 @@
 //! Builds the call for each operation on a hold, by the kind of the lock.
 
-use std::time::Duration;
-
-use redis::{Cmd, Connection};
+use redis::Cmd;
 
 use super::{
     hold::{Hold, LockKind},
@@ -12,66 +10,9 @@ use super::{
     semaphore,
     transaction::Proof,
 };
-use crate::{
-    error::{Error, Operation, Result},
-    wire::{BusyReply, Call, Replicas, command, releasing},
-};
+use crate::wire::{BusyReply, Call, command, releasing};
 
 impl Hold {
-    /// Waits until this many replicas have the lock that was just acquired **on this connection**.
-    /// Releases the lock if fewer have it.
-    ///
-    /// `Ok(())`: at one moment the master and this many replicas had the lock in memory. See
-    /// [`Options::replicas`](crate::Options::replicas) for what that guarantees. It covers writes
-    /// of this connection only. Use it after an acquire: a renewal by a plain function or a
-    /// [`Watchdog`](crate::Watchdog) does not wait for replicas, so a failover can still undo the
-    /// renewal, and the lock then ends with the confirmed lease.
-    ///
-    /// Takes one round trip that lasts until the replicas reply, at most `wait`, and one more to
-    /// release the lock. `wait` counts against the lease, and must be shorter than the read
-    /// time-out of the connection.
-    ///
-    /// # Errors
-    /// - [`Error::TooFewReplicas`]: fewer replicas have it. The lock was released.
-    /// - [`Error::Redis`]: the server refused to wait. The lock was released, unless the server
-    ///   refused that too.
-    /// - [`Error::Unknown`]: no reply came, so the lock may be held by [`Error::token`] until the
-    ///   lease ends. Release it on another connection.
-    /// - [`Error::Invalid`]: `replicas` is not between 1 and 100, or `wait` is not between 1 ms and
-    ///   24 h. Nothing was sent, and the lock is still held.
-    ///
-    /// # Example
-    /// ```no_run
-    /// use std::time::Duration;
-    ///
-    /// use leasehold::{Token, recipes::{Hold, mutex::{self, End}}};
-    ///
-    /// # let pool = leasehold::Pool::connect("redis+sentinel://s1,s2,s3/mymaster")?;
-    /// let mut conn = pool.get()?;
-    /// let (token, end) = (Token::random(), End::After(Duration::from_secs(10)));
-    /// if let Some(grant) = mutex::try_acquire(&mut conn, "report", &token, end)? {
-    ///     let hold = Hold::mutex("report", &token)?;
-    ///     hold.confirm_by_replicas(&mut conn, 1, Duration::from_millis(100))?;
-    ///     println!("granted, with fencing token {}", grant.fencing_token());
-    /// }
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    pub fn confirm_by_replicas(
-        &self,
-        conn: &mut Connection,
-        replicas: u32,
-        wait: Duration,
-    ) -> Result<()> {
-        let operation = Operation::new("confirm_by_replicas", self.lock.text());
-        let wanted = Replicas::wanted(replicas, wait)?;
-        let unanswered = |error| operation.unanswered(Some(&self.token), error);
-        let confirmed = wanted.confirm(conn).map_err(unanswered);
-        if let Err(Error::TooFewReplicas { .. } | Error::Redis { .. }) = confirmed {
-            self.giving_back().counts(conn).map_err(unanswered)?;
-        }
-        confirmed
-    }
-
     /// Attempts to acquire the lock. Safe to send twice. A waiting writer keeps new readers out.
     pub(crate) fn acquiring(&self, lease_millis: u64, waits: bool, busy_reply: BusyReply) -> Call {
         let call = match self.kind {

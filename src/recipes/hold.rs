@@ -5,17 +5,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{Connection, RedisResult, Value};
+use redis::{RedisResult, Value};
 
 use super::{
     once::{self, LastRun},
     reentrant::EndedHolds,
 };
 use crate::{
-    error::{Operation, Result, makes_no_sense},
+    error::{Result, makes_no_sense},
     name::{LockName, Owner},
     token::{FencingToken, Token},
-    wire::{Call, Replicas, count, fencing_token, until_granted},
+    wire::{Replicas, count, fencing_token},
 };
 
 /// The kind of a lock.
@@ -41,23 +41,23 @@ impl LockKind {
 /// cannot be renewed safely, so it has no constructor.
 #[derive(Clone, Debug)]
 pub struct Hold {
-    pub(super) kind: LockKind,
-    pub(super) lock: LockName,
-    pub(super) token: Token,
+    pub(crate) kind: LockKind,
+    pub(crate) lock: LockName,
+    pub(crate) token: Token,
     /// The owner that may re-enter a reentrant lock; for other kinds a text for humans.
-    pub(super) owner: Owner,
+    pub(crate) owner: Owner,
     /// True if an acquire issues a fencing token.
-    pub(super) is_fenced: bool,
+    pub(crate) is_fenced: bool,
     /// The maximum number of further fencing tokens to reserve for hand-overs.
     pub(super) reserved: u64,
     /// The end in milliseconds since 1970, if the lease of a mutex ends at a fixed time.
     pub(super) ends_at: Option<u64>,
     /// The replicas that must have the lock before it counts, if any.
-    pub(super) replicas: Option<Replicas>,
+    pub(crate) replicas: Option<Replicas>,
     /// The period in milliseconds, for work that runs once per period.
     pub(super) period_millis: Option<u64>,
     /// The number of permits, for an acquire of a semaphore.
-    pub(super) permits: u32,
+    pub(crate) permits: u32,
     /// The holds of a reentrant lock that have ended, if the caller notes them.
     pub(super) ended: Option<Arc<EndedHolds>>,
 }
@@ -80,30 +80,6 @@ pub(crate) enum Attempt {
     Busy(Option<Duration>),
     /// The work was already run within the period.
     AlreadyRun(LastRun),
-}
-
-/// The fencing token and the count of an acquired lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Grant {
-    fencing_token: FencingToken,
-    count: u64,
-}
-
-impl Grant {
-    /// Returns the fencing token, to pass to the resource that the lock protects. For a reentrant
-    /// lock it stays the same from the first acquisition of a hold to its last release.
-    #[must_use]
-    pub fn fencing_token(&self) -> FencingToken {
-        self.fencing_token
-    }
-
-    /// Returns the number of times that the owner holds the lock now; always 1 if the lock is not
-    /// reentrant.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.count
-    }
 }
 
 /// A hold is identified by the token that acquires it.
@@ -198,11 +174,6 @@ impl Hold {
         Self { replicas, ..self }
     }
 
-    /// Returns the replicas that must have the lock before it counts, if any.
-    pub(crate) fn replicas(&self) -> Option<Replicas> {
-        self.replicas
-    }
-
     /// Acquires without a fencing token. Affects only a mutex.
     pub(crate) fn unfenced(self) -> Self {
         let is_fenced = self.is_fenced && self.kind != LockKind::Mutex;
@@ -214,54 +185,8 @@ impl Hold {
         Self { reserved, ..self }
     }
 
-    /// Returns the number of permits, for a semaphore.
-    pub(crate) fn permits(&self) -> u32 {
-        self.permits
-    }
-
-    pub(crate) fn kind(&self) -> LockKind {
-        self.kind
-    }
-
-    pub(crate) fn lock_name(&self) -> &LockName {
-        &self.lock
-    }
-
-    pub(crate) fn is_fenced(&self) -> bool {
-        self.is_fenced
-    }
-
     pub(crate) fn has_companion(&self) -> bool {
         self.is_fenced || self.kind == LockKind::Semaphore
-    }
-
-    pub(crate) fn owner(&self) -> &Owner {
-        &self.owner
-    }
-
-    pub(crate) fn token(&self) -> &Token {
-        &self.token
-    }
-
-    /// Acquires the lock for a plain function: repeats the call until the lock is granted or the
-    /// deadline has passed, at least once. The fencing token of a hold that gets none is 0.
-    pub(super) fn acquire(
-        &self,
-        conn: &mut Connection,
-        function: &'static str,
-        acquire_timeout: Duration,
-        call: &Call,
-    ) -> Result<Option<Grant>> {
-        let operation = Operation::new(function, self.lock.text());
-        until_granted(operation, &self.token, acquire_timeout, || {
-            Ok(match self.read_attempt(&call.send(conn)?)? {
-                Attempt::Granted { fence, number, .. } => Some(Grant {
-                    fencing_token: fence.unwrap_or(FencingToken::new(0)),
-                    count: number.max(1),
-                }),
-                Attempt::Busy(_) | Attempt::AlreadyRun(_) => None,
-            })
-        })
     }
 
     /// Reads the reply to an acquire attempt.

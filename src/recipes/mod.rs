@@ -5,7 +5,8 @@
 //
 // Each kind is a folder: the Lua files are its scripts, and `mod.rs` has the plain functions and
 // builds the call of each script. `once` is the mark of work that runs once per period. All kinds
-// share `hold`, and `calls` picks the call by the kind; `verdict` says what a reply means for a
+// share `hold`; `calls` picks the call by the kind, and `plain` has what the plain functions have
+// in common; `verdict` says what a reply means for a
 // hold, `inspect` who holds a lock, and `transaction` writes while it is held.
 //
 // To add a kind, add a folder here, a `LockKind` with a constructor of `Hold`, and an arm to each
@@ -18,6 +19,7 @@ mod hold;
 mod inspect;
 pub mod mutex;
 mod once;
+mod plain;
 pub mod read_write;
 pub mod reentrant;
 pub mod semaphore;
@@ -26,14 +28,15 @@ mod verdict;
 
 use redis::Value;
 
+pub use hold::Hold;
 pub(crate) use hold::{Attempt, LockKind};
-pub use hold::{Grant, Hold};
 pub use inspect::Holder;
 pub(crate) use inspect::{
     Found, force_releasing, inspecting, read_forced_release, read_inspection,
 };
 pub use once::LastRun;
 pub(crate) use once::{last_run, read_mark};
+pub use plain::Grant;
 pub(crate) use reentrant::EndedHolds;
 pub use transaction::WatchedConnection;
 pub(crate) use transaction::{

@@ -88,7 +88,7 @@ impl Keeper {
         let state = self.state.lock();
         let ids = state.of_key.get(key)?.all.iter();
         let mut leases = ids.filter_map(|id| state.schedule.item(*id));
-        let excludes = |lease: &&Arc<LeaseState>| !kind.shares_with(lease.hold.kind());
+        let excludes = |lease: &&Arc<LeaseState>| !kind.shares_with(lease.hold.kind);
         let lease = leases.find(excludes)?;
         Some(lease.holder().as_str().to_owned())
     }

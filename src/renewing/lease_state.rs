@@ -115,7 +115,7 @@ impl LeaseState {
     }
 
     pub(crate) fn holder(&self) -> &Owner {
-        self.holder.as_ref().unwrap_or_else(|| self.hold.owner())
+        self.holder.as_ref().unwrap_or_else(|| &self.hold.owner)
     }
 
     /// Reports a renewal, or its failure, to the hooks. The caller must hold no mutex.
@@ -145,12 +145,12 @@ impl LeaseState {
     }
 
     pub(crate) fn lock_name(&self) -> &str {
-        self.hold.lock_name().text()
+        self.hold.lock.text()
     }
 
     /// Returns the key of the lock.
     pub(crate) fn key(&self) -> &str {
-        self.hold.lock_name().key()
+        self.hold.lock.key()
     }
 
     /// Makes the threads that wait on a `LostSignal` check the clock again.

@@ -207,11 +207,11 @@ impl Watchdog {
     /// - [`Error::Invalid`](crate::Error::Invalid): a setting of `keep` is out of range.
     /// - All others as [`keep`](Self::keep).
     pub fn keep_with(&self, hold: &Hold, keep: Keep) -> Result<Renewal> {
-        let operation = Operation::new("Watchdog::keep", hold.lock_name().text());
+        let operation = Operation::new("Watchdog::keep", hold.lock.text());
         let terms = keep.checked(time::now(), self.skew)?;
         self.process.refuse_forked_child()?;
         let Limits { connect, answer } = self.limits;
-        let keeper = (self.keepers).of(hold.lock_name().key(), Deadline::after(connect))?;
+        let keeper = (self.keepers).of(hold.lock.key(), Deadline::after(connect))?;
         // One connect and one exchange.
         let patience = connect + answer;
         let hold = Arc::new(hold.clone());

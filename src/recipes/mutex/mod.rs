@@ -64,8 +64,8 @@ use std::time::{Duration, SystemTime};
 
 use redis::{Cmd, Connection};
 
-pub use super::hold::Grant;
 use super::hold::Hold;
+pub use super::plain::Grant;
 use crate::{
     error::{Error, Operation, Result},
     name::LockName,

@@ -61,8 +61,8 @@ pub use self::holders::{
     acquire_read, acquire_write, release_read, release_write, renew_read, renew_write,
     try_acquire_read, try_acquire_write,
 };
-pub use super::hold::Grant;
 use super::hold::Hold;
+pub use super::plain::Grant;
 use crate::{
     token::Token,
     wire::{BusyReply, Call, scripts},

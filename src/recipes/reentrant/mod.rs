@@ -73,8 +73,8 @@ use redis::Connection;
 
 pub(crate) use ended::EndedHolds;
 
-pub use super::hold::Grant;
 use super::hold::Hold;
+pub use super::plain::Grant;
 use crate::{
     error::{Operation, Result},
     name::{LockName, Owner},

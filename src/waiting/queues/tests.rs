@@ -224,7 +224,7 @@ mod streaks {
 
     /// Returns the moments at which a thread that comes back at once pauses.
     fn pauses(streaks: &mut Streaks, turns: u32) -> Vec<Duration> {
-        let began = crate::time::now();
+        let began = time::now();
         let (mut now, mut pauses) = (began, Vec::new());
         for _ in 0..turns {
             let pause = streaks.pause(KEY, now);
@@ -248,7 +248,7 @@ mod streaks {
     #[test]
     fn a_thread_that_leaves_gaps_never_pauses() {
         let mut streaks = Streaks::new();
-        let mut now = crate::time::now();
+        let mut now = time::now();
         for _ in 0..1_000 {
             assert_eq!(streaks.pause(KEY, now), Duration::ZERO);
             now += STEP;
