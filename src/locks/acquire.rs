@@ -1,7 +1,7 @@
 //! The wait for a lock.
 //!
-//! [`Lock`](super::Lock) calls [`begin`] and [`until_over`](Wait::until_over) on the caller's
-//! thread. A call with no time-out makes [one attempt](Wait::try_once) on a connection of the pool.
+//! [`Lock`](super::Lock) calls [`begin`], [`asks`](Wait::asks) and [`over`](Wait::over) on the
+//! caller's thread. A call with no time-out makes [one attempt](Wait::try_once) on a connection of the pool.
 //! A wait starts with such an attempt too, unless threads of this process already wait or another
 //! process is due to go first. The waits of a set send their first attempts
 //! [together](ask_together_first). If the attempt fails, or is skipped, the wait joins the queue of
@@ -27,13 +27,14 @@
 //! watchdog's thread the release of a lock that an attempt without a reply may have acquired.
 
 use std::{
+    mem,
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use super::{
-    attempts::{AttemptOutcome, Attempts},
+    attempts::{AttemptOutcome, Attempts, Known},
     lease::{Lease, LeaseGrant},
     options::Settings,
     release::{ask_together, let_go_all},
@@ -207,18 +208,42 @@ fn first_stack(
 }
 
 impl Wait<'_> {
-    /// Waits for the lock, and makes at least one attempt. The inner error: the work of `run_once`
-    /// was already done within the period.
-    pub(super) fn until_over(mut self) -> Result<Result<Lease, LastRun>> {
+    /// Asks for the lock at least once, and waits for it.
+    pub(super) fn asks(&mut self) -> Result<Option<Lease>> {
         // The set may hold more locks than when this wait was prepared.
         self.cancel = self.part.cancel(self.settings.cancel.as_ref());
-        let acquired = if self.part.is_over {
-            Ok(None)
-        } else if self.waits {
-            self.in_turn()
-        } else {
-            self.try_once()
-        };
+        if self.part.is_over {
+            return Ok(None);
+        }
+        if !self.waits {
+            return self.try_once();
+        }
+        if let Some(pause) = self.asks_after
+            && !pause.is_zero()
+        {
+            thread::sleep(pause);
+        }
+        // An owner that acquires a reentrant lock again must not queue behind threads that wait for
+        // it to release. Only the server knows that it is another's.
+        if self.asks_after.is_some() || self.hold.kind == LockKind::Reentrant {
+            // Only the head of the queue writes the intent of waiting writers.
+            let leaves_intent = self.stack.queues.waiting(self.key()) == 0;
+            let outcome = self.ask_on_pooled(leaves_intent)?;
+            match self.again_ahead_of_the_queue(outcome)? {
+                AttemptOutcome::Granted { grant, .. } => return Ok(self.lease(grant)),
+                AttemptOutcome::AlreadyRun => return Ok(None),
+                _ => {}
+            }
+        }
+        self.in_turn()
+    }
+
+    /// Ends the wait: gives back what it leaves, and reports the outcome. The inner error: the work
+    /// of `run_once` was already done within the period.
+    pub(super) fn over(
+        mut self,
+        acquired: Result<Option<Lease>>,
+    ) -> Result<Result<Lease, LastRun>> {
         let acquired = acquired.map_err(|error| self.attempts.ended_by(error));
         self.give_back_outstanding(&acquired);
         (self.part.is_silent).set(acquired.as_ref().is_err_and(Error::is_silence));
@@ -235,10 +260,13 @@ impl Wait<'_> {
         }
         let acquired = acquired?;
         self.report(acquired.as_ref());
-        match (acquired, self.attempts.found_run.take()) {
+        match (
+            acquired,
+            mem::replace(&mut self.attempts.known, Known::Nothing),
+        ) {
             (Some(lease), _) => Ok(Ok(lease)),
-            (None, Some(run)) => Ok(Err(run)),
-            (None, None) => Err(self.contended()),
+            (None, Known::Done(run)) => Ok(Err(run)),
+            (None, known) => Err(self.contended(&known)),
         }
     }
 
@@ -287,20 +315,6 @@ impl Wait<'_> {
 
     /// Waits in the queue, behind the threads of this process that came earlier.
     fn in_turn(&mut self) -> Result<Option<Lease>> {
-        if let Some(pause) = self.asks_after
-            && !pause.is_zero()
-        {
-            thread::sleep(pause);
-        }
-        // An owner that acquires a reentrant lock again must not queue behind threads that wait for
-        // it to release. Only the server knows that it is another's.
-        if self.asks_after.is_some() || self.hold.kind == LockKind::Reentrant {
-            match self.ask_ahead_of_the_queue()? {
-                AttemptOutcome::Granted { grant, .. } => return Ok(self.lease(grant)),
-                AttemptOutcome::AlreadyRun => return Ok(None),
-                _ => {}
-            }
-        }
         loop {
             let shared = Arc::clone(&self.stack);
             let place = shared.queues.join(self.key(), self.takes());
@@ -327,13 +341,11 @@ impl Wait<'_> {
         }
     }
 
-    /// Makes one attempt before the wait joins the queue. A reentrant lock is asked for again after
-    /// each failure, until the server says that another owner holds it.
-    fn ask_ahead_of_the_queue(&mut self) -> Result<AttemptOutcome> {
+    /// Asks for a reentrant lock again after each failure, until the server says that another owner
+    /// holds it. For any other lock the first attempt decides whether the wait joins the queue.
+    fn again_ahead_of_the_queue(&mut self, first: AttemptOutcome) -> Result<AttemptOutcome> {
+        let mut outcome = first;
         loop {
-            // Only the head of the queue writes the intent of waiting writers.
-            let leaves_intent = self.stack.queues.waiting(self.key()) == 0;
-            let outcome = self.ask_on_pooled(leaves_intent)?;
             let has_failed = match outcome {
                 AttemptOutcome::Granted { .. } | AttemptOutcome::AlreadyRun => return Ok(outcome),
                 AttemptOutcome::Refused { .. } => false,
@@ -352,6 +364,7 @@ impl Wait<'_> {
                 return self.attempts.last_failure().map_or(Ok(outcome), Err);
             }
             self.follow(self.deadline)?;
+            outcome = self.ask_on_pooled(false)?;
         }
     }
 
@@ -506,15 +519,15 @@ impl Wait<'_> {
         }
         let refused = AttemptOutcome::Refused { ask_again_at: None };
         match last {
-            LastAnswer::Busy if !self.attempts.uncertain => return Ok(refused),
-            LastAnswer::Failed(failure) if !self.attempts.uncertain => {
+            LastAnswer::Busy if !self.attempts.may_be_ours() => return Ok(refused),
+            LastAnswer::Failed(failure) if !self.attempts.may_be_ours() => {
                 return Err(self.operation.failed_as(&failure));
             }
             _ => {}
         }
         match self.attempts.last_failure() {
             Some(failure) => Err(failure),
-            None if self.attempts.was_refused => Ok(refused),
+            None if matches!(self.attempts.known, Known::Busy(_)) => Ok(refused),
             None => Err(unanswered_ahead(None)),
         }
     }
@@ -577,12 +590,10 @@ impl Wait<'_> {
     /// server replies. If the server is replying, a release is also sent here, in case the process
     /// exits at once.
     fn give_back_outstanding(&self, acquired: &Result<Option<Lease>>) {
-        let Attempts {
-            uncertain, is_out, ..
-        } = self.attempts;
+        let is_out = self.attempts.is_out;
         let is_ours = |lease: &Lease| Arc::ptr_eq(lease.hold(), &self.hold);
         let is_held = matches!(acquired, Ok(Some(lease)) if is_ours(lease));
-        if !(is_out || uncertain) || is_held {
+        if !(is_out || self.attempts.may_be_ours()) || is_held {
             return;
         }
         if let Err(Error::TooFewReplicas { .. } | Error::Redis { .. }) = acquired {
@@ -623,7 +634,7 @@ impl Wait<'_> {
         };
         let (lock, made) = (self.operation.lock, self.attempts.made);
         let waited = self.stack.clock.since(self.started);
-        let already_run = self.attempts.found_run.is_some();
+        let already_run = matches!(self.attempts.known, Known::Done(_));
         events.answered(|events| match acquired {
             Some(lease) => {
                 let (hold, fence) = (lease.lease_state().number, lease.fencing_token());
@@ -638,9 +649,13 @@ impl Wait<'_> {
     }
 
     /// Builds the error from the last reply, without another round trip.
-    fn contended(&self) -> Error {
+    fn contended(&self, known: &Known) -> Error {
         let now = self.stack.clock.now();
-        let left = (self.attempts.busy_until).map(|end| end.saturating_duration_since(now));
+        let busy_until = match known {
+            Known::Busy(until) => *until,
+            _ => None,
+        };
+        let left = busy_until.map(|end| end.saturating_duration_since(now));
         Error::Contended {
             context: self.operation.context(),
             waited: Some(now.saturating_duration_since(self.part.since)),

@@ -40,9 +40,22 @@ const INTENT_ENDS: Duration = Duration::from_secs(1);
 /// loss.
 const ARMED_WITHIN: Duration = Duration::from_millis(20);
 
+/// What is known about the lock after the attempts so far.
+#[derive(Debug)]
+pub(super) enum Known {
+    /// No reply has named its holder.
+    Nothing,
+    /// Another holder has it, by a reply. All leases of the holders end then, if that is known.
+    Busy(Option<Instant>),
+    /// It may be ours: an attempt got no reply, or its lease was over when the reply came, or too
+    /// few replicas have it, and no later reply named another holder.
+    InDoubt,
+    /// The work of `run_once` was done within the period, so the lock is not needed.
+    Done(LastRun),
+}
+
 /// The attempts of one wait, and what their replies mean.
 #[derive(Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "they are independent")]
 pub(super) struct Attempts<'a> {
     operation: Operation<'a>,
     settings: &'a Settings,
@@ -53,19 +66,11 @@ pub(super) struct Attempts<'a> {
     may_move: bool,
     /// The number of attempts sent to the server.
     pub(super) made: u32,
-    /// The lock may be ours: an attempt got no reply, or its lease was over when the reply came,
-    /// and no later reply named another holder.
-    pub(super) uncertain: bool,
+    pub(super) known: Known,
     /// An attempt got no reply: it may still be executed, whatever later replies say.
     pub(super) is_out: bool,
-    /// When the leases of the current holders end, by the last reply. `None`: not known.
-    pub(super) busy_until: Option<Instant>,
-    /// A reply named another holder.
-    pub(super) was_refused: bool,
     /// Why the last attempt failed, if it did.
     pub(super) failure: Option<Error>,
-    /// The run within the period, if `run_once` found one.
-    pub(super) found_run: Option<LastRun>,
 }
 
 /// The outcome of an attempt.
@@ -84,7 +89,7 @@ pub(super) enum AttemptOutcome {
         /// notification is lost. `None`: the server sends no notifications.
         ask_again_at: Option<Instant>,
     },
-    /// The work is done, so the lock is not needed: see [`Attempts::found_run`].
+    /// The work is done, so the lock is not needed: see [`Known::Done`].
     AlreadyRun,
     /// Try again.
     Failed,
@@ -107,12 +112,9 @@ impl<'a> Attempts<'a> {
             skew,
             may_move,
             made: 0,
-            uncertain: false,
+            known: Known::Nothing,
             is_out: false,
-            busy_until: None,
-            was_refused: false,
             failure: None,
-            found_run: None,
         }
     }
 
@@ -125,7 +127,9 @@ impl<'a> Attempts<'a> {
         {
             Ok(attempt) => attempt,
             Err(error) if self.may_move && error.code() == Some("MOVED") => {
-                self.uncertain |= reply.again;
+                if reply.again {
+                    self.known = Known::InDoubt;
+                }
                 self.failure = Some(self.operation.told(error));
                 return Ok(AttemptOutcome::Moved);
             }
@@ -144,17 +148,15 @@ impl<'a> Attempts<'a> {
             Attempt::AlreadyRun(run) => {
                 // If one of our earlier attempts acquired the lock, it has lost it: only another
                 // holder can have written the mark.
-                self.uncertain = false;
-                self.found_run = Some(run);
+                self.known = Known::Done(run);
                 Ok(AttemptOutcome::AlreadyRun)
             }
             Attempt::Busy(longest) => {
                 // A waiting writer keeps readers out too, and its intent is no lease.
                 let is_reader = self.hold.kind == LockKind::Read;
                 let lease = longest.filter(|longest| !is_reader || *longest > INTENT_ENDS);
-                self.busy_until = lease.and_then(|lease| reply.answered.checked_add(lease));
-                self.uncertain = false;
-                self.was_refused = true;
+                let until = lease.and_then(|lease| reply.answered.checked_add(lease));
+                self.known = Known::Busy(until);
                 let ask_again_at = reply.answered + self.longest_pause(longest);
                 Ok(AttemptOutcome::Refused {
                     ask_again_at: reply.tracked.then_some(ask_again_at),
@@ -174,7 +176,7 @@ impl<'a> Attempts<'a> {
         let end = sent + self.settings.longest_at_first().saturating_sub(self.skew);
         if end <= now {
             // The next attempt takes the lock again, or finds its holder.
-            self.uncertain = true;
+            self.known = Known::InDoubt;
             return AttemptOutcome::Failed;
         }
         let turns = self.settings.turns(number, sent);
@@ -205,9 +207,14 @@ impl<'a> Attempts<'a> {
         }
     }
 
+    /// Returns true if an attempt may have acquired the lock.
+    pub(super) fn may_be_ours(&self) -> bool {
+        matches!(self.known, Known::InDoubt)
+    }
+
     /// Returns the error of a wait that ends at its deadline. `None`: someone else holds the lock.
     pub(super) fn last_failure(&mut self) -> Option<Error> {
-        match (self.uncertain, self.failure.take()) {
+        match (self.may_be_ours(), self.failure.take()) {
             (false, failure) => failure,
             (true, Some(failure @ (Error::Unknown { .. } | Error::TooFewReplicas { .. }))) => {
                 Some(failure)
@@ -220,7 +227,9 @@ impl<'a> Attempts<'a> {
     /// means "nothing was done" becomes the cause of an `Unknown`.
     pub(super) fn ended_by(&self, error: Error) -> Error {
         match error {
-            Error::Pool { .. } | Error::TooOld { .. } | Error::Thread { .. } if self.uncertain => {
+            Error::Pool { .. } | Error::TooOld { .. } | Error::Thread { .. }
+                if self.may_be_ours() =>
+            {
                 self.unknown_then(&error.to_string())
             }
             error => error,
@@ -236,18 +245,22 @@ impl<'a> Attempts<'a> {
         let error = self.operation.unanswered(Some(&self.hold.token), error);
         let is_unknown = matches!(error, Error::Unknown { .. });
         if again || is_unknown {
-            (self.uncertain, self.is_out) = (true, true);
+            (self.known, self.is_out) = (Known::InDoubt, true);
         }
         if passes || is_unknown {
-            self.uncertain |= is_unconfirmed;
+            if is_unconfirmed {
+                self.known = Known::InDoubt;
+            }
             self.failure = Some(error);
             return Ok(AttemptOutcome::Failed);
         }
-        if self.uncertain {
+        if self.may_be_ours() {
             // A refusal does not tell whether an earlier attempt without a reply took the lock.
             return Err(self.unknown_then(&format!("redis {refusal}")));
         }
-        self.uncertain = is_unconfirmed;
+        if is_unconfirmed {
+            self.known = Known::InDoubt;
+        }
         match error {
             Error::WrongKind { found, .. } if !names_its_key => Err(self.with_keys(&found)),
             error => Err(error),

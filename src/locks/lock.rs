@@ -130,7 +130,9 @@ impl Lock {
     /// ```
     pub fn acquire(&self, timeout: Duration) -> Result<Lease> {
         let operation = Operation::new("Lock::acquire", &self.name);
-        self.acquire_as(operation, timeout, &self.alone())
+        let part = self.alone();
+        let waited = self.acquire_hold(|| self.begin(operation, timeout, &part));
+        self.or_contended(operation, waited)
     }
 
     /// Acquires the lock if it is free. `Ok(None)`: someone else holds it.
@@ -152,7 +154,9 @@ impl Lock {
     /// ```
     pub fn try_acquire(&self) -> Result<Option<Lease>> {
         let operation = Operation::new("Lock::try_acquire", &self.name);
-        match self.acquire_as(operation, Duration::ZERO, &self.alone()) {
+        let part = self.alone();
+        let waited = self.acquire_hold(|| self.begin(operation, Duration::ZERO, &part));
+        match self.or_contended(operation, waited) {
             Err(Error::Contended { .. }) => Ok(None),
             acquired => acquired.map(Some),
         }
@@ -285,15 +289,6 @@ impl Lock {
         SetWait::new(None, self.stacks.clock.now())
     }
 
-    pub(super) fn acquire_as(
-        &self,
-        operation: Operation<'_>,
-        timeout: Duration,
-        part: &SetWait<'_>,
-    ) -> Result<Lease> {
-        self.acquire_by(operation, || self.begin(operation, timeout, part))
-    }
-
     /// Prepares a wait for this lock.
     pub(super) fn begin<'a>(
         &'a self,
@@ -314,13 +309,14 @@ impl Lock {
         begin(operation, &self.stacks, &self.settings, hold, timeout, part)
     }
 
-    /// Acquires the lock by this wait.
-    pub(super) fn acquire_by<'a>(
+    /// Converts what [`acquire_hold`](Self::acquire_hold) returned. Only with `run_once` there is
+    /// work that was already done.
+    pub(super) fn or_contended(
         &self,
         operation: Operation<'_>,
-        wait: impl FnOnce() -> Result<Wait<'a>>,
+        waited: Result<Result<Lease, LastRun>>,
     ) -> Result<Lease> {
-        match self.acquire_hold(wait) {
+        match waited {
             Ok(acquired) => acquired.map_err(|_| operation.contended()),
             Err(error) => Err(self.with_found_kind(operation, error)),
         }
@@ -364,7 +360,13 @@ impl Lock {
         if let Some(events) = events {
             events.tell(|events| events.waiting(&Waiting::new(self.name())));
         }
-        let waited = wait().and_then(Wait::until_over);
+        let waited = match wait() {
+            Ok(mut wait) => {
+                let acquired = wait.asks();
+                wait.over(acquired)
+            }
+            Err(error) => Err(error),
+        };
         if let (Err(error), Some(events)) = (&waited, events)
             && !matches!(error, Error::Contended { .. })
         {

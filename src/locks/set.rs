@@ -227,7 +227,8 @@ impl Leases {
                 let mut behind: Vec<_> = behind.filter_map(Wait::declined).collect();
                 let_go_all(&mut behind, Deadline::after(lock.longest_answer()));
             }
-            match lock.acquire_by(operation(lock), || wait) {
+            let waited = lock.acquire_hold(|| wait);
+            match lock.or_contended(operation(lock), waited) {
                 Ok(lease) => {
                     part.now_holds(lease.handle.clone());
                     self.leases.push(lease);

@@ -70,7 +70,7 @@ fn a_grant_that_took_longer_than_the_lease_does_not_count() {
     let mut attempts = attempts(&settings, LockKind::Read);
     let outcome = attempts.judge(reply(Ok(READ), sent), sent + settings.lease);
     assert!(matches!(outcome, Ok(AttemptOutcome::Failed)));
-    assert!(attempts.uncertain && !attempts.is_out);
+    assert!(attempts.may_be_ours() && !attempts.is_out);
     let answer = attempts.last_failure();
     assert!(matches!(answer, Some(Error::Unknown { .. })), "{answer:?}");
 }
@@ -108,7 +108,7 @@ fn an_attempt_sent_twice_may_be_executed_after_any_reply() {
             ..reply(Ok(answer), now)
         };
         let outcome = attempts.judge(reply, now);
-        assert!(attempts.is_out && !attempts.uncertain);
+        assert!(attempts.is_out && !attempts.may_be_ours());
         if let Ok(AttemptOutcome::Granted { grant, .. }) = outcome {
             assert!(grant.unanswered_before);
         }
@@ -161,7 +161,7 @@ fn a_lock_that_too_few_replicas_have_is_not_granted_and_is_given_back() {
     let new = || attempts(&settings, LockKind::Read);
     let mut attempts = new();
     let outcome = attempts.judge(reply(too_few(), now), now);
-    assert!(matches!(outcome, Ok(AttemptOutcome::Failed)) && attempts.uncertain);
+    assert!(matches!(outcome, Ok(AttemptOutcome::Failed)) && attempts.may_be_ours());
     let answer = attempts.last_failure();
     let is_told = matches!(
         answer,
@@ -180,7 +180,7 @@ fn a_lock_that_too_few_replicas_have_is_not_granted_and_is_given_back() {
     let mut attempts = new();
     let answer = attempts.judge(reply(Err(refused), now), now);
     assert!(
-        matches!(answer, Err(Error::Redis { .. })) && attempts.uncertain,
+        matches!(answer, Err(Error::Redis { .. })) && attempts.may_be_ours(),
         "{answer:?}"
     );
 }
