@@ -1,16 +1,11 @@
 //! The wait for a lock.
 //!
 //! [`Lock`](super::Lock) calls [`begin`], [`asks`](Wait::asks) and [`over`](Wait::over) on the
-//! caller's thread. A call with no time-out makes [one attempt](Wait::try_once) on a connection of the pool.
-//! A wait starts with such an attempt too, unless threads of this process already wait or another
-//! process is due to go first. The waits of a set send their first attempts
+//! caller's thread. A call with no time-out makes [one attempt](Wait::try_once) on a connection of
+//! the pool. A wait starts with such an attempt too, unless threads of this process already wait or
+//! another process is due to go first. The waits of a set send their first attempts
 //! [together](ask_together_first). If the attempt fails, or is skipped, the wait joins the queue of
-//! its lock. Only the
-//! [head](Wait::ask_as_head) of a queue asks the server, on the connection that all heads share,
-//! when its place wakes it: the server reported a change, this process released the lock, the
-//! holder's lease has ended, or a pause after a failure is over. [`Attempts`] judges each reply;
-//! its header lists the outcomes. At its [deadline](Wait::at_deadline) a thread that has not been
-//! head has the head's last reply, or asks once itself.
+//! its lock: [`in_turn`]. [`Attempts`] judges each reply; its header lists the outcomes.
 //!
 //! On a cluster the key may move to another server. Then the wait continues in the queue there,
 //! with the same token and deadline. The first attempt follows up to [`HOPS`] moves at once. A head
@@ -25,6 +20,8 @@
 //! Every wait cleans up at its end: it leaves the queue, removes a writer's intent, takes a lock
 //! that was handed over meanwhile, gives back a lock that too few replicas have, and leaves to the
 //! watchdog's thread the release of a lock that an attempt without a reply may have acquired.
+
+mod in_turn;
 
 use std::{
     mem,
@@ -44,23 +41,19 @@ use super::{
 };
 use crate::{
     cancel::Cancel,
-    error::{Error, Operation, Result, unanswered_ahead},
+    error::{Error, Operation, Result},
     event::{Acquired, AlreadyRun, Contended, Retrying},
     pool::{HOPS, Limits},
     recipes::{Hold, LastRun, LockKind},
     renewing::keeper::Handle,
     server::{Patience, Reply},
     time::{Backoff, Deadline},
-    waiting::{LastAnswer, Place},
     wire::{BusyReply, Call},
 };
 
 /// The longest wait for a pooled connection when the deadline has passed: for a call with no
 /// time-out, and for the clean-up after a wait.
 const WAIT_WHILE_ALL_LENT: Duration = Duration::from_millis(100);
-/// At its deadline a thread waits this long for the reply to the head of its queue, so that a slow
-/// connection does not look like a silent server.
-const ANSWERED_AHEAD: Duration = Duration::from_millis(100);
 /// The longest pause after a failure, unless the settings allow a longer one.
 const LONGEST_DOUBT: Duration = Duration::from_millis(250);
 /// Outside a queue no cancel wakes a thread, so it looks for one at this interval.
@@ -313,34 +306,6 @@ impl Wait<'_> {
         acquired.ok().flatten().map(Lease::declined)
     }
 
-    /// Waits in the queue, behind the threads of this process that came earlier.
-    fn in_turn(&mut self) -> Result<Option<Lease>> {
-        loop {
-            let shared = Arc::clone(&self.stack);
-            let place = shared.queues.join(self.key(), self.takes());
-            let outcome = self.ask_as_head(&place);
-            if let Ok(AttemptOutcome::Granted {
-                grant,
-                leaving,
-                next_asks_at,
-            }) = outcome
-            {
-                place.leave_granted(leaving, next_asks_at);
-                return Ok(self.lease(grant).map(Lease::having_stood_in_queue));
-            }
-            let goes_on = matches!(outcome, Ok(AttemptOutcome::Moved));
-            if !goes_on {
-                self.take_back_intent(outcome.as_ref().err());
-            }
-            if let Some(handed) = place.leave_with_what_was_handed() {
-                return Ok(Some(handed.claimed()));
-            }
-            if !goes_on {
-                return outcome.map(|_| None);
-            }
-        }
-    }
-
     /// Asks for a reentrant lock again after each failure, until the server says that another owner
     /// holds it. For any other lock the first attempt decides whether the wait joins the queue.
     fn again_ahead_of_the_queue(&mut self, first: AttemptOutcome) -> Result<AttemptOutcome> {
@@ -425,125 +390,6 @@ impl Wait<'_> {
         }
     }
 
-    /// Runs as the head of a queue: sleeps until its place wakes it, asks the server, and sleeps
-    /// again, until the deadline, or until the key has moved to another stack.
-    ///
-    /// Returns `Refused` if the deadline passed, or the wait was cancelled.
-    fn ask_as_head(&mut self, place: &Place<'_, Settings, Lease, Error>) -> Result<AttemptOutcome> {
-        let made_before = self.attempts.made;
-        let shared = Arc::clone(&self.stack);
-        shared.server.start_telling();
-        let cancel = self.cancel.clone();
-        let cancel = cancel.as_ref();
-        let waiting = Arc::downgrade(&shared);
-        let wake_all = move || {
-            if let Some(shared) = waiting.upgrade() {
-                shared.queues.wake_all();
-            }
-        };
-        let _woken = cancel.map(|cancel| cancel.wakes(wake_all));
-        while place.wait(cancel, self.deadline) {
-            // A silent server delays the end by one time-out past the deadline. A wake-up after the
-            // deadline must not add another.
-            if self.attempts.made > 0 && self.deadline.has_passed() {
-                break;
-            }
-            if self.attempts.failure.is_some() {
-                self.follow(self.deadline)?;
-                if !Arc::ptr_eq(&shared, &self.stack) {
-                    return Ok(AttemptOutcome::Moved);
-                }
-            }
-            self.attempts.made += 1;
-            let call = (self.hold).acquiring(self.lease_millis, true, BusyReply::NoWithTimeLeft);
-            let call = call.again();
-            let outcome = match (shared.server).ask_for_head(&call, self.deadline, cancel) {
-                Ok(Some(reply)) => self.attempts.judge(reply, self.stack.clock.now())?,
-                // The shared connection served other heads until the deadline or the cancel.
-                Ok(None) => break,
-                Err(error) if !error.may_pass() => return Err(error),
-                Err(error) => {
-                    self.attempts.failure = Some(error);
-                    AttemptOutcome::Failed
-                }
-            };
-            match outcome {
-                AttemptOutcome::Granted { .. } | AttemptOutcome::AlreadyRun => return Ok(outcome),
-                outcome => self.asks_again(&outcome, place),
-            }
-        }
-        let has_asked = self.attempts.made > made_before;
-        self.at_deadline(place, has_asked)
-    }
-
-    /// Sets the time of the next attempt after this outcome.
-    fn asks_again(&mut self, outcome: &AttemptOutcome, place: &Place<'_, Settings, Lease, Error>) {
-        self.report_retry();
-        let now = self.stack.clock.now();
-        match outcome {
-            AttemptOutcome::Refused {
-                ask_again_at: Some(ask_again_at),
-            } => {
-                self.pauses.start_again();
-                self.failure_pauses.start_again();
-                place.refused(Some(*ask_again_at));
-            }
-            AttemptOutcome::Refused { ask_again_at: None } => {
-                place.refused(Some(now + self.pauses.next_pause(Duration::MAX)));
-            }
-            _ => {
-                let pause = self.failure_pauses.next_pause(Duration::MAX);
-                place.failed(self.attempts.failure.clone(), now + pause);
-            }
-        }
-    }
-
-    /// Ends the wait at its deadline with the result of the last reply to any thread of this queue,
-    /// or else of this thread's attempt before it joined. If the lock may be ours, replies to other
-    /// threads do not settle that. A thread that has not asked in this queue asks now, once, if
-    /// the server may answer it otherwise than the others.
-    fn at_deadline(
-        &mut self,
-        place: &Place<'_, Settings, Lease, Error>,
-        has_asked: bool,
-    ) -> Result<AttemptOutcome> {
-        let is_cancelled = self.is_cancelled();
-        let longest = if is_cancelled {
-            Duration::ZERO
-        } else {
-            ANSWERED_AHEAD
-        };
-        let last = place.last_answer_by(Deadline::after(longest));
-        if !has_asked && !is_cancelled && !self.is_told_by(&last) {
-            return self.ask_for_the_last_time();
-        }
-        let refused = AttemptOutcome::Refused { ask_again_at: None };
-        match last {
-            LastAnswer::Busy if !self.attempts.may_be_ours() => return Ok(refused),
-            LastAnswer::Failed(failure) if !self.attempts.may_be_ours() => {
-                return Err(self.operation.failed_as(&failure));
-            }
-            _ => {}
-        }
-        match self.attempts.last_failure() {
-            Some(failure) => Err(failure),
-            None if matches!(self.attempts.known, Known::Busy(_)) => Ok(refused),
-            None => Err(unanswered_ahead(None)),
-        }
-    }
-
-    /// Returns true if the server's reply to another thread of the queue is its reply to this one.
-    fn is_told_by(&self, answer: &LastAnswer<Error>) -> bool {
-        match answer {
-            LastAnswer::Busy => !self.is_judged_alone(),
-            LastAnswer::Failed(Error::TooFewReplicas { wanted, .. }) => {
-                let ours = self.hold.replicas.map(|replicas| replicas.count);
-                ours == Some(*wanted)
-            }
-            LastAnswer::Failed(_) | LastAnswer::Missing => true,
-        }
-    }
-
     /// Returns true if the server may grant this hold while it refuses that of another thread. A
     /// mutex is granted to one, and refused to all others. Of a semaphore each caller names its
     /// own number of permits, a reader may share where a writer may not, and a reentrant lock may
@@ -568,21 +414,6 @@ impl Wait<'_> {
             }
         }
         Ok(true)
-    }
-
-    /// Removes a writer's intent before the next thread of the queue asks, since it could block
-    /// that thread. Sends nothing to a silent server: the intent expires within a second.
-    fn take_back_intent(&self, failure: Option<&Error>) {
-        let is_silent = matches!(failure, Some(Error::Unknown { .. } | Error::Pool { .. }));
-        if let Some(call) = self.hold.taking_back_intent().filter(|_| !is_silent) {
-            // On the connection of the heads, since all those of the pool may be lent.
-            let sent =
-                (self.stack.server).ask_for_head(&call, Deadline::after(WAIT_WHILE_ALL_LENT), None);
-            let is_refusal = |reply: Reply| reply.answer.is_err_and(|it| !it.is_io_error());
-            if sent.is_ok_and(|reply| reply.is_none_or(is_refusal)) {
-                self.send_back(&call);
-            }
-        }
     }
 
     /// Gives back a lock that an attempt may have acquired, or may still acquire, unless the wait
@@ -662,13 +493,6 @@ impl Wait<'_> {
             holder: (self.stack.keeper).holder_against(self.key(), self.hold.kind),
             remaining: left.filter(|left| !left.is_zero()),
         }
-    }
-
-    /// Returns the settings for a lock that is handed to this thread; `None` if it takes no
-    /// hand-over.
-    fn takes(&self) -> Option<Settings> {
-        let takes = self.settings.hands_over() && !self.is_judged_alone();
-        takes.then(|| self.settings.clone().of(&self.hold.owner))
     }
 
     fn key(&self) -> &str {

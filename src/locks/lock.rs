@@ -227,7 +227,7 @@ impl Lock {
             since: stack.clock.now(),
             stood_in_queue: true,
         };
-        stack.released(lock.key(), &taken);
+        stack.queues.released(lock.key(), &taken);
         let (taken, found) = answer
             .and_then(read_forced_release)
             .map_err(|error| operation.unanswered(None, error))?;

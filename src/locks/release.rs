@@ -165,7 +165,7 @@ impl Lease {
     /// Wakes the next thread of the queue, which asks for the lock.
     fn notify_queue(&self) {
         let key = self.hold().lock.key();
-        self.stack.released(key, &self.turn);
+        self.stack.queues.released(key, &self.turn);
     }
 
     /// Sets the end of the hold, for the hooks and the caller. A known loss takes precedence.

@@ -16,7 +16,7 @@ use crate::{
     renewing::keeper::Keeper,
     server::{Observer, Server},
     time::Clock,
-    waiting::{PastHold, Queues},
+    waiting::Queues,
 };
 
 /// A server, the keeper of its leases, and the queues of waiting threads.
@@ -55,11 +55,6 @@ impl<L: Send + 'static> Stack<L> {
 }
 
 impl<L> Stack<L> {
-    /// Called when a thread of this process has released a lock.
-    pub(crate) fn released(&self, key: &str, hold: &PastHold) {
-        self.queues.released(key, hold);
-    }
-
     /// Returns true if both belong to one `Locks`, on one server or on shards of one cluster.
     pub(crate) fn is_beside(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.siblings, &other.siblings)
