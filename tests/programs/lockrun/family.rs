@@ -1,6 +1,6 @@
 //! What the command becomes ends with it, in whatever group and session, on Linux.
 
-use std::{fs, time::Instant};
+use std::{fs, thread, time::Instant};
 
 use nix::sys::signal::Signal;
 use redis::Commands;
@@ -86,14 +86,7 @@ fn of_a_lockrun_killed_at_the_start_of_its_command_no_process_is_left() {
         let server = Server::start().unwrap();
         let mut command = lockrun(&server);
         let mut tool = Tool::spawn(command.args(["--", "setsid", "sh", "-c", LONG]));
-        let lockrun = tool.pid();
-        let children = format!("/proc/{lockrun}/task/{lockrun}/children");
-        let children = || fs::read_to_string(&children).unwrap();
-        let since = Instant::now();
-        // The guardian is the first of them.
-        while children().split_whitespace().count() < 2 {
-            assert!(since.elapsed() < PATIENCE && tool.is_running());
-        }
+        await_the_command(&mut tool);
         tool.signal(Signal::SIGKILL);
         tool.silence();
     });
@@ -144,6 +137,33 @@ fn of_a_wrapper_that_ends_alone_no_process_is_left() {
         assert!(comes_true(|| !is_locked(&server)), "{wrapper} {end}");
         tool.ends_with(code);
     });
+}
+
+/// It is told to end at different moments of its start.
+#[test]
+fn a_process_that_leaves_the_group_while_the_command_is_told_to_end_ends_too() {
+    at_once(0..24, |number| {
+        let server = Server::start().unwrap();
+        let script = format!("setsid sh -c 'trap \"\" TERM; {LONG}'; true");
+        let mut tool = Tool::start(&server, "--grace 300ms", &script);
+        await_the_command(&mut tool);
+        thread::sleep(ms(number / 2));
+        tool.signal(Signal::SIGTERM);
+        tool.silence();
+        assert!(comes_true(|| !is_locked(&server)));
+    });
+}
+
+/// Returns as soon as its process exists.
+fn await_the_command(tool: &mut Tool) {
+    let lockrun = tool.pid();
+    let children = format!("/proc/{lockrun}/task/{lockrun}/children");
+    let children = || fs::read_to_string(&children).unwrap();
+    let since = Instant::now();
+    // The guardian is the first of them.
+    while children().split_whitespace().count() < 2 {
+        assert!(since.elapsed() < PATIENCE && tool.is_running());
+    }
 }
 
 /// The rest of its lease no longer counts.

@@ -29,8 +29,8 @@ pub(crate) struct Family {
     group: Pid,
     /// The group of lockrun. A member may have joined it.
     of_lockrun: Pid,
-    /// Members by themselves, whatever becomes of their parents: the command, and what had left the
-    /// group when it was told to end.
+    /// Members by themselves, whatever becomes of their parents: the command, and all that there
+    /// were when it was told to end.
     known: Vec<ProcessId>,
 }
 
@@ -49,29 +49,26 @@ impl Family {
         }
     }
 
-    /// The members that have left the group.
-    pub(crate) fn outside(&self) -> Vec<ProcessId> {
-        let members = self.members().unwrap_or_default();
-        let outside = members.iter().filter(|it| it.group != self.group.as_raw());
-        outside.map(|it| it.process).collect()
-    }
-
-    /// Kills all members. Each is stopped first, since it could start another and end before the
-    /// next search: that other one would have no parent to be found by.
-    pub(crate) fn kill(&self) {
-        let mut told = Vec::new();
+    /// Stops all members and returns them. One that runs could start another and end before the next
+    /// search: that other one would have no parent to be found by.
+    pub(crate) fn stop(&self) -> Vec<Seen> {
+        let mut stopped: Vec<Seen> = Vec::new();
         for _ in 0..SEARCHES {
-            let members = self.members().unwrap_or_default();
-            let members = members.into_iter().map(|it| it.process);
-            let new: Vec<_> = members.filter(|it| !told.contains(it)).collect();
+            let mut new = self.members().unwrap_or_default();
+            new.retain(|it| !stopped.iter().any(|known| known.process == it.process));
             if new.is_empty() {
                 break;
             }
-            told.extend(&new);
-            stop(new);
+            stop(new.iter().map(|it| it.process).collect());
+            stopped.extend(new);
         }
-        for process in told {
-            process.send(Signal::SIGKILL);
+        stopped
+    }
+
+    /// Kills all members.
+    pub(crate) fn kill(&self) {
+        for member in self.stop() {
+            member.process.send(Signal::SIGKILL);
         }
         // The guardian, which may be the caller, is one of the group.
         let _ = killpg(self.group, Signal::SIGKILL);

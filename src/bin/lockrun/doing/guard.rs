@@ -173,17 +173,19 @@ impl Guard {
         // If the guardian is gone, the group does not empty, and is killed after the grace.
         let _ = self.say(Word::Aside);
         // A process that ends may leave others behind that cannot be found without it.
-        let outside = self.family.outside();
-        for process in &outside {
+        let members = self.family.stop();
+        for member in &members {
             // If the guardian is gone, lockrun continues alone.
-            let _ = self.add(*process);
+            let _ = self.add(member.process);
         }
+        let outside = members.iter().filter(|it| it.group != self.group());
+        let outside: Vec<_> = outside.map(|it| it.process).collect();
         // A stopped process handles no signal but KILL.
         for signal in [signal, Signal::SIGCONT] {
-            self.send(outside.is_empty().then_some(command), signal);
             for process in &outside {
                 process.send(signal);
             }
+            self.send(outside.is_empty().then_some(command), signal);
         }
     }
 
