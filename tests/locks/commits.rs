@@ -70,7 +70,7 @@ fn a_commit_uses_a_pool_connection_and_returns_the_requested_type() {
             assert_eq!(count, 2 * number);
             lease.release().unwrap();
         }
-        assert_eq!(bench.count(), 10);
+        assert_eq!(bench.count(), 12);
     });
 }
 
@@ -308,7 +308,7 @@ fn threads_that_commit_under_one_hold_do_not_disturb_each_other() {
                 "{refused:?}"
             );
         }
-        assert_eq!(bench.count(), 5 * 4 * 20);
+        assert_eq!(bench.count(), 6 * 4 * 20);
         let proofs: Vec<String> = bench.conn.keys("*:proof{*").unwrap();
         assert!(proofs.is_empty(), "{proofs:?}");
     });

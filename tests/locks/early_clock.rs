@@ -50,7 +50,7 @@ fn every_kind_works_in_1970() {
         let _lease = lock.acquire(LONG).unwrap();
         assert!(lock.force_release().unwrap().is_held());
     }
-    assert_eq!(conn.get::<_, u32>("written").unwrap(), 5);
+    assert_eq!(conn.get::<_, u32>("written").unwrap(), 6);
 }
 
 #[test]

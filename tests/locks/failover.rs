@@ -130,7 +130,7 @@ fn the_first_write_after_a_failover_reaches_the_new_master_before_it_returns() {
     let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
     for (name, call) in calls {
         // The new master may have granted the lock: then the old one has never had it.
-        for (kind, is_behind) in (0..5).flat_map(|kind| [(kind, false), (kind, true)]) {
+        for (kind, is_behind) in (0..6).flat_map(|kind| [(kind, false), (kind, true)]) {
             let address = Address::of(&old);
             let pool = Pool::connect(&address.url()).unwrap();
             let locks = Locks::new(&pool)
@@ -182,7 +182,7 @@ fn untold() -> Server {
 /// The connections to the old master have not met it since, and it has never had the locks.
 #[test]
 fn a_set_commits_on_the_new_master_while_the_old_one_is_behind() {
-    for kind in 0..5 {
+    for kind in 0..6 {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let address = Address::of(&old);
         let pool = Pool::connect(&address.url()).unwrap();

@@ -294,7 +294,7 @@ fn a_drop_takes_no_longer(is_the_last: bool) {
 
 /// A release of its own would wait for 4 s more.
 fn a_releasing_commit_waits_for_one_time_out_while_the_server_is_silent() {
-    at_once([0, 1, 2, 3, 4], |kind| {
+    at_once(0..6, |kind: usize| {
         let server = Server::start().unwrap();
         let options = crate::options().drop_timeout(4_000 * MS).lease(4 * LONG);
         let lock = every_kind(&quick(&server.url()).with(options))[kind].clone();

@@ -63,10 +63,8 @@ fn create(conn: &mut Connection, creation: &str, key: &str) {
 /// Every kind, and a mutex without a fencing token.
 fn all_kinds(locks: &Locks) -> Vec<(&'static str, Lock)> {
     let locks = locks.with(Options::new().lease(LONG).renewal(false));
-    let names = ["mutex", "reentrant", "read", "write", "semaphore"];
+    let names = ["mutex", "reentrant", "read", "write", "semaphore", "bare"];
     let mut all: Vec<_> = names.into_iter().zip(every_kind(&locks)).collect();
-    let bare = locks.lock("bare").with(Options::new().fencing(false));
-    all.push(("bare", bare));
     all.push(("permits", semaphore(&locks, "permits", 5)));
     all
 }

@@ -24,7 +24,7 @@ fn every_kind_is_acquired_held_and_released() {
             assert!(lease.is_held(), "{lock:?}");
             lease.check().unwrap();
             lease.verify().unwrap();
-            let has_none = ["read", "semaphore"].contains(&lock.name());
+            let has_none = ["read", "semaphore", "bare"].contains(&lock.name());
             assert_eq!(lease.fencing_token().is_none(), has_none);
             assert!(lease.remaining() > Duration::from_secs(9));
             lease.release().unwrap();
@@ -162,6 +162,7 @@ fn a_deletion_after_a_renewal_is_told_at_once() {
         let name = format!("{}-{by_hand}", lock.name());
         let lock = match lock.name() {
             "mutex" => locks.lock(&name),
+            "bare" => locks.lock(&name).with(Options::new().fencing(false)),
             "reentrant" => locks.reentrant(&name),
             "read" => locks.read(&name),
             _ => locks.write(&name),
@@ -201,8 +202,7 @@ fn a_held_lock_is_renewed_and_released_on_a_full_server() {
         for_long(locks.read("beside")),
         for_long(locks.reentrant("level")),
     ];
-    let bare = locks.lock("bare").with(crate::options().fencing(false));
-    let others = [bare, locks.read("beside"), locks.reentrant("level")];
+    let others = [locks.read("beside"), locks.reentrant("level")];
     let all = every_kind(&locks).into_iter().chain(others);
     let leases: Vec<_> = all.map(|lock| lock.acquire(LONG).unwrap()).collect();
     let book = acquire_lock_with_timeout(&mut conn, "book", MS, LONG).unwrap();
@@ -217,8 +217,8 @@ fn a_held_lock_is_renewed_and_released_on_a_full_server() {
     }
     let renewed = mutex::renew(&mut conn, "book", &book.unwrap(), 60_000 * MS);
     assert!(renewed.unwrap());
-    let [mutex, _, _, write, semaphore] = every_kind(&locks);
-    for kind in [mutex, write, semaphore] {
+    let [mutex, _, _, write, semaphore, bare] = every_kind(&locks);
+    for kind in [mutex, write, semaphore, bare] {
         let free = Options::new().prefix("free:");
         let refused = kind.with(free).try_acquire();
         assert!(refused.is_err(), "the server still has memory: {refused:?}");

@@ -216,7 +216,7 @@ fn a_commit_writes_only_while_the_lock_is_held() {
             });
             assert!(is_lost(&refused), "{lock:?}");
         }
-        assert_eq!(bench.conn.get::<_, i64>("written").unwrap(), 5);
+        assert_eq!(bench.conn.get::<_, i64>("written").unwrap(), 6);
     });
 }
 

@@ -388,7 +388,7 @@ fn invalid_arguments_of_run_once_are_refused_before_anything_is_sent() {
             let mut refused: Vec<_> = [Duration::ZERO, Duration::MAX, 31 * DAY + MS]
                 .map(|period| once(&locks.lock("a"), period))
                 .into();
-            refused.extend(every_kind(&locks)[1..].iter().map(|lock| once(lock, HOUR)));
+            refused.extend(every_kind(&locks)[1..5].iter().map(|lock| once(lock, HOUR)));
             refused.extend(["", "a:lease:ran"].map(|name| once(&locks.lock(name), HOUR)));
             refused
         });

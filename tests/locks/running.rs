@@ -74,7 +74,7 @@ fn an_error_of_run_means_that_the_closure_did_not_run() {
 
 /// Runs work under each kind of lock, during which `happens` makes the release fail.
 fn run_while(happens: impl Fn(&Server, &Proxy, &Lease) + Sync, check: impl Fn(Ran<u32>) + Sync) {
-    for kind in 0..4 {
+    for kind in 0..6 {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
@@ -174,7 +174,7 @@ fn a_loss_is_reported_even_if_the_release_is_refused() {
         let server = Server::start().unwrap();
         let proxy = Proxy::in_front_of(&server).unwrap();
         let options = Options::new().lease(100 * MS).renewal(false);
-        for kind in 0..4 {
+        for kind in 0..6 {
             let locks = quick(&proxy.url()).with(options.clone());
             let lock = every_kind(&locks)[kind].clone();
             let ran = lock.run(LONG, |lease| {

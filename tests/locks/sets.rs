@@ -40,7 +40,7 @@ fn all_kinds_are_held_and_released_together() {
         let leases = LockSet::of(every_kind(&locks)).acquire(LONG).unwrap();
         leases.check().unwrap();
         assert!(leases.is_held() && leases.remaining() > Duration::from_secs(5));
-        assert_eq!(keys(&mut conn).len(), 5);
+        assert_eq!(keys(&mut conn).len(), 6);
         assert!(leases.fencing_token("mutex").is_some());
         assert!(leases.fencing_token("read").is_none());
         assert!(leases.fencing_token("another").is_none() && leases.get("another").is_none());

@@ -199,7 +199,7 @@ fn it_runs_under_every_kind_of_lock_and_not_after_a_loss() {
             assert!(text.starts_with("Lease::transaction "), "{text}");
             assert!(!saw_a_value && !lease.is_held());
         }
-        assert_eq!(bench.conn.get::<_, i64>("wallet").unwrap(), 75);
+        assert_eq!(bench.conn.get::<_, i64>("wallet").unwrap(), 70);
     });
 }
 

@@ -140,7 +140,7 @@ const CALLS: [(&str, Call); 12] = [
 #[test]
 fn no_call_on_an_idle_connection_waits_for_a_trickling_answer() {
     let server = Server::start().unwrap();
-    let of_each_kind = (1..5).flat_map(|kind| [(0, kind), (1, kind)]);
+    let of_each_kind = (1..6).flat_map(|kind| [(0, kind), (1, kind)]);
     let cases = (0..CALLS.len()).map(|call| (call, 0)).chain(of_each_kind);
     at_once(cases.enumerate(), |(at, (call, kind))| {
         let (name, call) = CALLS[call];

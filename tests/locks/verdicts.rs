@@ -7,7 +7,7 @@ use std::{
 };
 
 use leasehold::{
-    Error, Events, Lease, Leases, Lock, LockSet, Locks, LostReason, Once, Options, RenewalState,
+    Error, Events, Lease, Leases, LockSet, Locks, LostReason, Once, Options, RenewalState,
     event::{HoldEnd, Released},
 };
 use redis::{Commands, Connection};
@@ -69,12 +69,6 @@ impl Events for Ends {
     fn released(&self, released: &Released<'_>) {
         self.0.lock().unwrap().push(released.end());
     }
-}
-
-/// Every kind, and a mutex without a fencing token.
-fn all_kinds(locks: &Locks) -> impl Iterator<Item = Lock> {
-    let bare = locks.lock("bare").with(Options::new().fencing(false));
-    every_kind(locks).into_iter().chain([bare])
 }
 
 /// A server that notifies of no changes, so that nobody but the asker and the renewals ask it.
@@ -141,8 +135,8 @@ fn every_asker_of_every_kind_says_the_same() {
                 _ => Options::new().lease(LONG),
             };
             let locks = locks.with(options);
-            let held = all_kinds(&locks).map(|lock| lock.acquire(LONG).unwrap());
-            let held: Vec<Lease> = held.collect();
+            let held = every_kind(&locks).map(|lock| lock.acquire(LONG).unwrap());
+            let held = Vec::from(held);
             if reason == LostReason::Ended {
                 thread::sleep(SHORT);
             }
@@ -167,7 +161,7 @@ fn every_asker_of_every_kind_says_the_same() {
 #[test]
 fn the_loss_to_another_kind_says_so() {
     let (_server, locks, mut conn) = silent_server();
-    for lock in all_kinds(&locks) {
+    for lock in every_kind(&locks) {
         for (name, ask) in ASKERS
             .into_iter()
             .filter(|(name, _)| *name != "the watchdog")
@@ -192,7 +186,7 @@ fn a_call_that_is_late_meets_an_end() {
         let proxy = Proxy::in_front_of(&server).unwrap();
         let locks = Locks::connect(&proxy.url()).unwrap();
         let locks = locks.with(Options::new().lease(500 * MS).renewal(false).prefix(name));
-        for lock in all_kinds(&locks) {
+        for lock in every_kind(&locks) {
             let lease = lock.acquire(LONG).unwrap();
             let mut conn = server.connection().unwrap();
             // The watchdog's first look is over.
@@ -215,7 +209,7 @@ fn a_hold_that_was_refused_until_its_end_was_not_taken_away() {
     let (_server, locks, mut conn) = silent_server();
     let lease = 600 * MS;
     let locks = locks.with(Options::new().lease(lease));
-    let held: Vec<Lease> = (all_kinds(&locks).chain([locks.lock("late")]))
+    let held: Vec<Lease> = (every_kind(&locks).into_iter().chain([locks.lock("late")]))
         .map(|lock| lock.acquire(LONG).unwrap())
         .collect();
     let marked = locks.lock("marked");
@@ -260,7 +254,7 @@ fn is_not_taken_away(error: &Error, what: &str) {
 fn a_companion_of_another_type_ends_no_hold() {
     let (_server, locks, mut conn) = silent_server();
     let locks = locks.with(Options::new().lease(LONG));
-    for lock in all_kinds(&locks) {
+    for lock in every_kind(&locks) {
         let (key, companion) = (format!("lock:{0}", lock.name()), lock.name());
         let companion = format!("{{lock:{companion}}}:lease");
         let lease = lock.acquire(LONG).unwrap();

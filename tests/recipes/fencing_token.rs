@@ -7,7 +7,7 @@ use leasehold::{
     Locks, Owner, Token,
     recipes::{
         mutex::{self, End},
-        reentrant,
+        read_write, reentrant,
     },
 };
 use redis::{Commands, Connection};
@@ -21,9 +21,10 @@ const DAY_MILLIS: i64 = 24 * 60 * 60 * 1_000;
 enum Kind {
     Mutex,
     Reentrant,
+    Writer,
 }
 
-const KINDS: [Kind; 2] = [Kind::Mutex, Kind::Reentrant];
+const KINDS: [Kind; 3] = [Kind::Mutex, Kind::Reentrant, Kind::Writer];
 
 impl Kind {
     fn acquire(self, conn: &mut Connection, token: &Token, lease: Duration) -> u64 {
@@ -38,6 +39,10 @@ impl Kind {
                     .unwrap()
                     .fencing_token()
             }
+            Self::Writer => read_write::try_acquire_write(conn, "a", token, lease)
+                .unwrap()
+                .unwrap()
+                .fencing_token(),
         };
         fence.get()
     }

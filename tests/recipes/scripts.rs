@@ -1,16 +1,21 @@
 //! The scripts of every kind: round trips and keys, and a server that forgets them, stops them half
 //! way, or is part of a cluster.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 
 use crate::common::{
-    Proxy, Server, State,
+    Proxy, SLACK, Server, State,
     clock::millis,
     kinds::{
         BARE, COMPANION, KINDS, Kind, LEASE, LEVEL, MUTEX, PERMIT, READ_WRITE, READER, WRITER,
     },
     monitor::Monitor,
-    wait::comes_true,
+    wait::{at_once, calls, comes_true},
 };
 use leasehold::{
     Error, Owner, Token,
@@ -70,6 +75,66 @@ fn each_call_is_one_round_trip_and_one_more_if_its_script_is_forgotten() {
         (count.unwrap(), traffic.commands),
         (0, vec!["HMGET".to_owned()])
     );
+}
+
+#[test]
+fn a_hold_excludes_until_its_release_and_is_never_regained() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    for kind in KINDS {
+        let (what, rival, token) = (kind.name, kind.rival(), Token::random());
+        for wait in [None, Some(Duration::ZERO)] {
+            assert!(kind.take(wait, &mut conn, "a", &token).unwrap(), "{what}");
+            let theirs = Token::random();
+            let refused = rival.take(wait, &mut conn, "a", &theirs);
+            assert!(!refused.unwrap(), "{what}");
+            for (name, call) in kind.others().into_iter().rev() {
+                assert!(call(&mut conn, "a", &token).unwrap(), "{name}");
+            }
+            for (name, call) in kind.others() {
+                assert!(!call(&mut conn, "a", &token).unwrap(), "{name}");
+                assert!(!conn.exists::<_, bool>(kind.key).unwrap(), "{name}");
+            }
+            assert!(rival.use_once(&mut conn), "{what}");
+            // A released level is not granted again.
+            if kind.name == "level" {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wait_ends_with_the_others_release_or_at_its_limit() {
+    let wait = Duration::from_millis(300);
+    at_once(KINDS, |kind| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let (what, rival) = (kind.name, kind.rival());
+        let [ours, theirs] = [(); 2].map(|()| Token::random());
+        let Some(acquire) = kind.acquire else {
+            return;
+        };
+        assert!((rival.try_acquire)(&mut conn, "a", &theirs).unwrap());
+        let asked = Instant::now();
+        assert!(!acquire(&mut conn, "a", &ours, wait).unwrap(), "{what}");
+        let took = asked.elapsed();
+        assert!(took >= wait && took < wait + SLACK, "{what}: {took:?}");
+        let mut waiting = server.connection().unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| acquire(&mut waiting, "a", &ours, LEASE));
+            let seen = calls(&mut conn, "evalsha").unwrap();
+            let asks = || calls(&mut conn, "evalsha").unwrap() > seen + 3;
+            assert!(comes_true(asks), "{what}");
+            assert!((rival.release)(&mut conn, "a", &theirs).unwrap(), "{what}");
+            let released = Instant::now();
+            assert!(waiter.join().unwrap().unwrap(), "{what}");
+            assert!(
+                released.elapsed() < Duration::from_millis(250) + SLACK,
+                "{what}"
+            );
+        });
+    });
 }
 
 #[test]

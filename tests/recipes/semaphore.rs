@@ -93,53 +93,8 @@ fn both_keys_expire_with_the_last_permit_and_are_never_shortened() {
     assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
 }
 
-#[test]
-fn a_refused_caller_writes_nothing() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
-    take(&mut conn, 1, LONG).unwrap();
-    let before: (Vec<u8>, Vec<u8>) = (dump(&mut conn, KEY), dump(&mut conn, COMPANION));
-    let token = Token::random();
-    assert!(!semaphore::acquire(&mut conn, "api", 1, &token, 20 * MS, LONG).unwrap());
-    assert_eq!((dump(&mut conn, KEY), dump(&mut conn, COMPANION)), before);
-}
-
 fn dump(conn: &mut Connection, key: &str) -> Vec<u8> {
     redis::cmd("DUMP").arg(key).query(conn).unwrap()
-}
-
-#[test]
-fn keys_of_other_types_are_refused_and_unchanged() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
-    let token = Token::random();
-    let writers: [(&str, &[&str]); 5] = [
-        (KEY, &["SET", KEY, "x"]),
-        (KEY, &["HSET", KEY, "x", "1"]),
-        (KEY, &["ZADD", KEY, "1764240000.5", "x"]),
-        (KEY, &["ZADD", KEY, "1764240000000", "x", "inf", "y"]),
-        (COMPANION, &["SET", COMPANION, "x"]),
-    ];
-    for (key, write) in writers {
-        redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
-        redis::cmd(write[0])
-            .arg(&write[1..])
-            .exec(&mut conn)
-            .unwrap();
-        let before = dump(&mut conn, key);
-        let refused = semaphore::try_acquire(&mut conn, "api", 3, &token, LONG);
-        assert!(
-            matches!(refused, Err(Error::WrongKind { .. })),
-            "{write:?} {refused:?}"
-        );
-        assert_eq!(dump(&mut conn, key), before);
-        assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [key]);
-        if key == KEY {
-            assert!(semaphore::renew(&mut conn, "api", &token, LONG).is_err());
-            assert!(semaphore::release(&mut conn, "api", &token).is_err());
-            assert!(semaphore::holders(&mut conn, "api").is_err());
-        }
-    }
 }
 
 /// For example if the server has evicted the companion. Then the set has no mark of ours but the
@@ -169,19 +124,6 @@ fn without_the_companion_holders_go_on_and_nobody_gets_a_new_permit() {
     }
     assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
     assert!(take(&mut conn, 1, LONG).is_some());
-}
-
-/// Its companion's end must not keep a permit from being released.
-#[test]
-fn a_permit_beside_a_key_of_another_type_is_renewed_and_released() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
-    let token = take(&mut conn, 3, LONG).unwrap();
-    let () = conn.set(COMPANION, "theirs").unwrap();
-    assert!(semaphore::renew(&mut conn, "api", &token, 2 * LONG).unwrap());
-    assert!(semaphore::release(&mut conn, "api", &token).unwrap());
-    assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [COMPANION]);
-    assert_eq!(conn.get::<_, String>(COMPANION).unwrap(), "theirs");
 }
 
 /// Renewed to the longest lease and released, while another holder dies.
@@ -248,45 +190,6 @@ fn a_sweep_removes_no_member_without_a_mark() {
         let () = conn.zadd(KEY, "theirs", f64::INFINITY).unwrap();
         another(&mut conn);
     });
-}
-
-/// A companion would expire with the permits.
-#[test]
-fn a_hash_that_is_not_a_companion_is_unchanged() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
-    let fields: [&[&str]; 3] = [
-        &["stock", "1"],
-        &["fence", "x"],
-        &["fence", "9007199254740991"],
-    ];
-    for fields in fields {
-        let foreign = |conn: &mut Connection| {
-            redis::cmd("DEL").arg(COMPANION).exec(conn).unwrap();
-            (redis::cmd("HSET").arg(COMPANION).arg(fields))
-                .exec(conn)
-                .unwrap();
-            dump(conn, COMPANION)
-        };
-        let before = foreign(&mut conn);
-        let token = Token::random();
-        let refused = semaphore::try_acquire(&mut conn, "api", 3, &token, LONG);
-        assert!(
-            matches!(refused, Err(Error::WrongKind { .. })),
-            "{refused:?}"
-        );
-        assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [COMPANION]);
-        assert_eq!(dump(&mut conn, COMPANION), before);
-
-        // Also if it appears later.
-        let () = conn.del(COMPANION).unwrap();
-        let token = take(&mut conn, 3, LONG).unwrap();
-        let before = foreign(&mut conn);
-        assert!(semaphore::renew(&mut conn, "api", &token, 2 * LONG).unwrap());
-        assert!(semaphore::release(&mut conn, "api", &token).unwrap());
-        assert_eq!(dump(&mut conn, COMPANION), before);
-        assert_eq!(conn.pttl::<_, i64>(COMPANION).unwrap(), -1);
-    }
 }
 
 fn fields(conn: &mut Connection) -> usize {

@@ -211,7 +211,7 @@ fn every_kind_of_lock_reports_a_loss_in_every_way() {
                 told(&lock.acquire(MS)),
             )
         });
-        assert!(comes_true(|| told_of.0[3].load(Ordering::SeqCst) == 5));
+        assert!(comes_true(|| told_of.0[3].load(Ordering::SeqCst) == 6));
         let counts = told_of
             .0
             .each_ref()

@@ -118,7 +118,7 @@ fn commits_are_recorded_under_their_lock() {
         assert_eq!(last.commands(), commands);
         lease.release().unwrap();
     }
-    assert_eq!(stand_in.commits().len(), 5);
+    assert_eq!(stand_in.commits().len(), 6);
 }
 
 #[test]

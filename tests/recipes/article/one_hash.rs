@@ -4,13 +4,10 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    SLACK, State,
+    SLACK,
     hash_world::{KEY, World, tokens},
 };
-use leasehold::{
-    Token,
-    book::article::one_hash::{Lifetimes, acquire_read, acquire_write},
-};
+use leasehold::book::article::one_hash::{Lifetimes, acquire_read, acquire_write};
 use redis::Commands;
 
 const WAIT: Duration = Duration::from_secs(5);
@@ -97,35 +94,6 @@ fn a_crashed_reader_blocks_nobody_past_its_own_lease() {
     assert!(acquire_write(&mut a.conn, KEY, &writer, WAIT, &a.leases).unwrap());
     assert!(crashed_at.elapsed() < a.leases.read + SLACK);
     assert_eq!(a.conn.hlen(KEY), Ok(2), "no field of the readers remains");
-}
-
-#[test]
-fn an_attempt_sent_twice_is_granted_once() {
-    let mut a = World::new();
-    let [reader, writer] = tokens();
-    assert!(a.reads(&reader) && a.reads(&reader));
-    assert!(a.stops_reading(&reader) && a.is_free());
-    assert!(a.writes(&writer) && a.writes(&writer));
-    assert_eq!(a.fields(), 2);
-    assert!(a.stops_writing(&writer) && a.is_free());
-    assert!(!a.stops_writing(&writer));
-}
-
-#[test]
-fn a_refused_attempt_writes_nothing() {
-    let mut a = World::new();
-    let [holder, other] = tokens();
-    for (hold, may_read) in [
-        (World::reads as fn(&mut World, &Token) -> bool, true),
-        (World::writes, false),
-    ] {
-        assert!(hold(&mut a, &holder));
-        let before = State::of(&mut a.conn).unwrap();
-        assert!(!a.writes(&other) && !a.stops_reading(&other) && !a.stops_writing(&other));
-        assert!(may_read || !a.reads(&other));
-        assert_eq!(State::of(&mut a.conn).unwrap(), before);
-        a.conn.del::<_, ()>(KEY).unwrap();
-    }
 }
 
 #[test]

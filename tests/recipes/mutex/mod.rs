@@ -4,16 +4,13 @@ mod end;
 mod set_options;
 
 use crate::common;
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
-use crate::common::{State, start, wait::comes_true};
+use crate::common::start;
 use leasehold::{
     Error, Token, acquire_lock, acquire_lock_with_timeout,
     recipes::{
-        Hold, mutex,
+        mutex,
         mutex::{End, Grant},
     },
     release_lock,
@@ -85,25 +82,6 @@ fn renewing_never_shortens() {
     assert!(mutex::renew(&mut conn, "a", &token, SECOND).unwrap());
     let companion: i64 = conn.pttl("{lock:a}:lease").unwrap();
     assert!(companion > left(&mut conn), "its companion outlives it");
-}
-
-#[test]
-fn a_lock_of_another_holder_is_left_alone() {
-    let (_server, mut conn) = start();
-    try_acquire(&mut conn, &Token::random(), LEASE).unwrap();
-    let before = State::of(&mut conn).unwrap();
-    let other = Token::random();
-    assert_eq!(try_acquire(&mut conn, &other, MINUTE), None);
-    assert!(!mutex::try_acquire_unfenced(&mut conn, "a", &other, SECOND).unwrap());
-    assert!(!mutex::renew(&mut conn, "a", &other, 100 * SECOND).unwrap());
-    assert!(!mutex::release(&mut conn, "a", &other).unwrap());
-    assert_eq!(State::of(&mut conn).unwrap(), before);
-    assert!(!mutex::renew(&mut conn, "free", &other, SECOND).unwrap());
-    assert_eq!(
-        State::of(&mut conn).unwrap(),
-        before,
-        "a renewal never acquires"
-    );
 }
 
 #[test]
@@ -192,50 +170,6 @@ fn a_mutex_and_any_set_nx_lock_exclude_each_other() {
     assert!(left(&mut conn) <= 10_000);
     let theirs: Token = "somebody".parse().unwrap();
     assert!(mutex::release(&mut conn, "a", &theirs).unwrap());
-}
-
-#[test]
-fn waiting_ends_with_the_lock_or_at_the_deadline() {
-    let (server, mut conn) = start();
-    let (ours, theirs) = (Token::random(), Token::random());
-    try_acquire(&mut conn, &theirs, LEASE).unwrap();
-    let started = Instant::now();
-    let wait = Duration::from_millis(100);
-    let refused = mutex::acquire(&mut conn, "a", &ours, wait, LEASE).unwrap();
-    assert_eq!(refused, None);
-    assert!(started.elapsed() >= wait);
-
-    let mut waiting = server.connection().unwrap();
-    let waiter =
-        thread::spawn(move || mutex::acquire(&mut waiting, "a", &ours, 10 * SECOND, LEASE));
-    assert!(comes_true(|| common::wait::calls(&mut conn, "evalsha")
-        .unwrap()
-        > 5));
-    assert!(mutex::release(&mut conn, "a", &theirs).unwrap());
-    assert!(waiter.join().unwrap().unwrap().is_some());
-}
-
-#[test]
-fn a_zero_wait_tries_once() {
-    let (_server, mut conn) = start();
-    let acquire = |conn: &mut Connection| {
-        mutex::acquire(conn, "a", &Token::random(), Duration::ZERO, LEASE).unwrap()
-    };
-    assert!(acquire(&mut conn).is_some());
-    assert_eq!(acquire(&mut conn), None);
-}
-
-#[test]
-fn a_lock_is_renewed_and_released_while_it_is_held() {
-    let (_server, mut conn) = start();
-    let token = Token::random();
-    assert!(!mutex::renew(&mut conn, "a", &token, SECOND).unwrap());
-    try_acquire(&mut conn, &token, LEASE).unwrap();
-    assert!(mutex::renew(&mut conn, "a", &token, 60 * SECOND).unwrap());
-    assert!(left(&mut conn) > 59_000);
-    assert!(mutex::release(&mut conn, "a", &token).unwrap());
-    assert!(!mutex::release(&mut conn, "a", &token).unwrap());
-    assert!(Hold::mutex("", &token).is_err());
 }
 
 #[test]

@@ -12,10 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{
-    State, start,
-    wait::{calls, comes_true},
-};
+use crate::common::{State, start, wait::comes_true};
 use leasehold::{
     Error, Owner, Token,
     recipes::reentrant::{self, Grant, Release},
@@ -241,27 +238,6 @@ fn a_lock_of_another_holder_is_left_alone() {
 }
 
 #[test]
-fn waiting_ends_with_the_lock_or_at_the_deadline() {
-    let (server, mut conn) = start();
-    let (ours, theirs, token) = (owner("ours"), owner("theirs"), Token::random());
-    try_acquire(&mut conn, &theirs, &token).unwrap();
-    let short = Duration::from_millis(50);
-    let (first, second) = (Token::random(), Token::random());
-    let refused = reentrant::acquire(&mut conn, "a", &ours, &first, short, LEASE).unwrap();
-    assert_eq!(refused, None);
-
-    let mut waiting = server.connection().unwrap();
-    let waiter =
-        thread::spawn(move || reentrant::acquire(&mut waiting, "a", &ours, &second, MINUTE, LEASE));
-    let seen = calls(&mut conn, "evalsha").unwrap();
-    assert!(comes_true(
-        || calls(&mut conn, "evalsha").unwrap() > seen + 3
-    ));
-    assert_eq!(release(&mut conn, &theirs, &token), Release::Freed);
-    assert_eq!(waiter.join().unwrap().unwrap().unwrap().count(), 1);
-}
-
-#[test]
 fn two_threads_are_two_owners() {
     let here = Owner::current_thread();
     let there = thread::spawn(Owner::current_thread).join().unwrap();
@@ -269,24 +245,6 @@ fn two_threads_are_two_owners() {
     let (_server, mut conn) = start();
     try_acquire(&mut conn, &here, &Token::random()).unwrap();
     assert_eq!(try_acquire(&mut conn, &there, &Token::random()), None);
-}
-
-#[test]
-fn one_acquisition_is_renewed_and_released_by_its_token() {
-    let (_server, mut conn) = start();
-    let (ours, outer, inner) = (owner("ours"), Token::random(), Token::random());
-    let renew = |conn: &mut Connection| reentrant::renew(conn, "a", &ours, &inner, MINUTE).unwrap();
-    assert!(!renew(&mut conn));
-    try_acquire(&mut conn, &ours, &outer).unwrap();
-    try_acquire(&mut conn, &ours, &inner).unwrap();
-    assert!(renew(&mut conn));
-    assert!(left(&mut conn) > 59_000);
-    assert_eq!(
-        release(&mut conn, &ours, &inner),
-        Release::StillHeld { count: 1 }
-    );
-    assert_eq!(release(&mut conn, &ours, &inner), Release::NotHeld);
-    assert_eq!(release(&mut conn, &ours, &outer), Release::Freed);
 }
 
 #[test]
