@@ -1,22 +1,9 @@
 //! Tokens, which identify a holder, and fencing tokens.
 
-use std::{
-    cell::RefCell,
-    fmt,
-    fs::File,
-    io::{self, Read},
-    process,
-    time::SystemTime,
-};
+use std::fmt;
 
 use redis::Value;
-use uuid::{Builder, Uuid};
-
-/// The system's random source, on Linux and other Unix systems.
-const RANDOM: &str = "/dev/urandom";
-/// Random bytes are read for this many tokens at once: the system call is the slowest part of
-/// making a token.
-const AT_A_TIME: usize = 64;
+use uuid::Uuid;
 
 /// The random proof of ownership, stored as the lock's value. The book calls it the identifier.
 ///
@@ -37,13 +24,8 @@ impl Token {
     /// Creates a token: the text of a random 128-bit UUID, as in the book.
     #[must_use]
     pub fn random() -> Self {
-        Self::random_in(process::id())
-    }
-
-    /// Creates a token, for a caller that knows the process id.
-    pub(crate) fn random_in(process: u32) -> Self {
         let mut text = Uuid::encode_buffer();
-        let text = &*random_uuid(process).hyphenated().encode_lower(&mut text);
+        let text = &*Uuid::new_v4().hyphenated().encode_lower(&mut text);
         Self(text.into())
     }
 
@@ -67,51 +49,6 @@ impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(..)")
     }
-}
-
-/// The random bytes that this thread has read and not yet used.
-struct Drawn {
-    /// The process that read them. A forked child has a copy and must not use it.
-    process: u32,
-    bytes: [u8; 16 * AT_A_TIME],
-    used: usize,
-}
-
-thread_local! {
-    static DRAWN: RefCell<Drawn> = const {
-        RefCell::new(Drawn { process: 0, bytes: [0; 16 * AT_A_TIME], used: 16 * AT_A_TIME })
-    };
-}
-
-impl Drawn {
-    fn next(&mut self, process: u32) -> io::Result<Uuid> {
-        if self.process != process || self.used == self.bytes.len() {
-            File::open(RANDOM)?.read_exact(&mut self.bytes)?;
-            (self.process, self.used) = (process, 0);
-        }
-        let mut next = [0; 16];
-        for (place, byte) in next.iter_mut().zip(self.bytes.iter_mut().skip(self.used)) {
-            *place = std::mem::take(byte);
-        }
-        self.used += next.len();
-        Ok(Builder::from_u128(u128::from_ne_bytes(next) ^ copy_salt())
-            .with_variant(uuid::Variant::RFC4122)
-            .with_version(uuid::Version::Random)
-            .into_uuid())
-    }
-}
-
-/// Returns the time. It differs between virtual machines that resume from one snapshot, and so have
-/// the same unused bytes.
-fn copy_salt() -> u128 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_nanos())
-}
-
-/// Returns a random version 4 UUID, made by the `uuid` crate if the thread's bytes cannot be used.
-fn random_uuid(process: u32) -> Uuid {
-    let drawn = DRAWN.try_with(|drawn| drawn.try_borrow_mut().ok()?.next(process).ok());
-    drawn.ok().flatten().unwrap_or_else(Uuid::new_v4)
 }
 
 /// A number that grows with each acquisition of a lock, for the resource that the lock protects.
@@ -160,7 +97,7 @@ mod tests {
     #[test]
     fn tokens_are_random_uuids_and_unique() {
         let mut seen = HashSet::new();
-        for _ in 0..5 * AT_A_TIME {
+        for _ in 0..320 {
             let token = Token::random().to_string();
             let uuid: Uuid = token.parse().unwrap();
             assert_eq!(uuid.get_version(), Some(uuid::Version::Random));
@@ -168,19 +105,5 @@ mod tests {
             assert_eq!(uuid.to_string(), token);
             assert!(seen.insert(token));
         }
-    }
-
-    #[test]
-    fn a_forked_process_reads_new_random_bytes() {
-        let mut drawn = Drawn {
-            process: 1,
-            bytes: [0; 16 * AT_A_TIME],
-            used: 0,
-        };
-        let (before, bytes) = (drawn.used, drawn.bytes);
-        drawn.next(2).unwrap();
-        assert_ne!(drawn.bytes[16..], bytes[16..], "read again");
-        assert_eq!((drawn.process, drawn.used), (2, before + 16));
-        assert_eq!(drawn.bytes[..16], [0; 16], "used once");
     }
 }

@@ -385,7 +385,7 @@ impl Lock {
     pub(super) fn hold(&self) -> Result<Hold> {
         let lock = self.lock_name()?;
         self.stacks.process.refuse_forked_child()?;
-        let token = Token::random_in(self.stacks.process.id());
+        let token = Token::random();
         let hold = Hold::new(self.kind, lock, token, self.owner()).noting(&self.stacks.ended);
         let Some(permits) = self.permits else {
             return Ok(hold);
