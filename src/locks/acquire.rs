@@ -137,7 +137,7 @@ pub(super) fn begin<'a>(
             operation,
             settings,
             skew,
-            stacks.are_many(),
+            stacks.per_server.are_many(),
             Arc::clone(&hold),
         ),
         hold,
@@ -188,7 +188,7 @@ fn first_stack(
 ) -> Result<Arc<Stack<Lease>>> {
     loop {
         let longest = deadline.remaining().max(stacks.limits.connect);
-        let stack = stacks.of(key, Deadline::after(longest));
+        let stack = stacks.per_server.of(key, Deadline::after(longest));
         let failure = stack.as_ref().err().filter(|error| error.may_pass());
         if let Some(failure) = failure.filter(|_| !deadline.has_passed()) {
             report(failure);
@@ -404,7 +404,7 @@ impl Wait<'_> {
 
     /// Switches to the stack that has the key now. Returns false if no node can name it.
     fn follow(&mut self, deadline: Deadline) -> Result<bool> {
-        match self.stacks.of(self.hold.lock.key(), deadline) {
+        match self.stacks.per_server.of(self.hold.lock.key(), deadline) {
             Ok(stack) => self.stack = stack,
             Err(error @ Error::Thread { .. }) => return Err(error),
             Err(error) => {

@@ -258,7 +258,9 @@ impl Lock {
     fn stack(&self, lock: &LockName) -> Result<Arc<Stack<Lease>>> {
         self.stacks.process.refuse_forked_child()?;
         let longest = self.stacks.limits.connect;
-        self.stacks.of(lock.key(), Deadline::after(longest))
+        self.stacks
+            .per_server
+            .of(lock.key(), Deadline::after(longest))
     }
 
     /// Returns the key, even if the name is invalid.

@@ -16,7 +16,7 @@ use crate::{
     probe::Probe,
     recipes::EndedHolds,
     server::{PerServer, Server},
-    time::{Clock, Deadline},
+    time::Clock,
 };
 
 /// The stacks of a `Locks`, and the values that they share.
@@ -28,7 +28,7 @@ pub(crate) struct Stacks {
     pub(crate) process: Process,
     /// The holds of reentrant locks that have ended.
     pub(crate) ended: Arc<EndedHolds>,
-    per_server: PerServer<Arc<Stack<Lease>>>,
+    pub(crate) per_server: PerServer<Arc<Stack<Lease>>>,
 }
 
 impl Stacks {
@@ -58,24 +58,6 @@ impl Stacks {
         }
     }
 
-    /// Returns the stack of this key. On a cluster this may ask the nodes for the shard of the key,
-    /// until the deadline.
-    ///
-    /// Must not be called in a forked child.
-    pub(crate) fn of(&self, key: &str, deadline: Deadline) -> Result<Arc<Stack<Lease>>> {
-        self.per_server.of(key, deadline)
-    }
-
-    /// Returns true if a key can move to another stack.
-    pub(crate) fn are_many(&self) -> bool {
-        !matches!(self.per_server, PerServer::One(_))
-    }
-
-    /// Returns all stacks that are in use.
-    pub(crate) fn all(&self) -> Vec<Arc<Stack<Lease>>> {
-        self.per_server.all()
-    }
-
     /// Checks what the servers offer, with the keys of a lock that no one else uses.
     pub(crate) fn probe(&self, lock: &LockName) -> Result<Probe> {
         match &self.per_server {
@@ -100,7 +82,7 @@ impl Stacks {
     /// Returns the number of threads that wait for the lock of this key.
     pub(crate) fn waiting(&self, key: &str) -> usize {
         let waiting = |stack: &Arc<Stack<Lease>>| stack.queues.waiting(key);
-        self.all().iter().map(waiting).sum()
+        self.per_server.all().iter().map(waiting).sum()
     }
 }
 

@@ -41,7 +41,7 @@ fn wait_behind(lock: &Lock, number: usize) {
 }
 
 fn only(locks: &Locks) -> Arc<Stack<Lease>> {
-    locks.stacks.all().remove(0)
+    locks.stacks.per_server.all().remove(0)
 }
 
 fn assert_nothing_is_left(locks: &Locks) {

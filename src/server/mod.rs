@@ -306,6 +306,11 @@ impl<T: Clone> PerServer<T> {
         }
     }
 
+    /// Returns true if a key can move to another server.
+    pub(crate) fn are_many(&self) -> bool {
+        !matches!(self, Self::One(_))
+    }
+
     /// Returns the values of all servers that have been used.
     pub(crate) fn all(&self) -> Vec<T> {
         match self {

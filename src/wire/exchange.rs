@@ -10,8 +10,8 @@ use redis::{
 
 use super::{
     closed::close,
-    finished::{Finished, note},
-    within::{alone, bounds_of},
+    finished::Finished,
+    within::{alone, bounds_of, note},
 };
 use crate::{
     error::makes_no_sense,

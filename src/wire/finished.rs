@@ -4,12 +4,6 @@
 //! A new reason is a new line in [`Finished::by_error`]. The owner of the connection decides
 //! whether it closes other connections too.
 
-use std::{
-    cell::Cell,
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
-
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 /// The reason to close a connection.
@@ -38,12 +32,6 @@ impl Finished {
             _ => None,
         }
     }
-
-    /// Judges a connection by the time for which it was lent. The limit is a sixteenth below the
-    /// time-out, in case the socket's clock runs faster.
-    pub(crate) fn by_loan(lent: Duration, io_timeout: Duration) -> Option<Self> {
-        (lent >= io_timeout / 16 * 15).then_some(Self::Overdue)
-    }
 }
 
 /// True if a replica refused to write, or to answer while its master is out of reach. Before Redis
@@ -55,46 +43,6 @@ pub(crate) fn is_from_replica(error: &RedisError) -> bool {
         || error
             .detail()
             .is_some_and(|detail| detail.contains("-READONLY "))
-}
-
-/// The number of the latest note of any thread.
-static NOTES: AtomicU64 = AtomicU64::new(0);
-thread_local! {
-    /// The latest note of this thread, and its number.
-    static NOTED: Cell<Option<(u64, Finished)>> = const { Cell::new(None) };
-}
-
-/// Notes an error on a connection that belongs to the caller. A time-out or a signal alone does not
-/// finish the connection: owed replies are counted and skipped.
-pub(crate) fn note(error: &RedisError) {
-    let finished = match Finished::by_error(error) {
-        Some(Finished::Broken) if !error.is_connection_dropped() => return,
-        None if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) => Finished::Moved,
-        None => return,
-        Some(finished) => finished,
-    };
-    let number = NOTES.fetch_add(1, Ordering::Relaxed) + 1;
-    NOTED.set(Some((number, finished)));
-}
-
-/// The moment at which a connection was lent.
-///
-/// The plain functions get a bare `redis::Connection` and cannot notify the pool that lent it. So
-/// they [note] their errors, and the pool reads the latest note of the thread that returns the
-/// connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Lending(u64);
-
-impl Lending {
-    pub(crate) fn now() -> Self {
-        Self(NOTES.load(Ordering::Relaxed))
-    }
-
-    /// The latest note of this thread, if it was made since the loan.
-    pub(crate) fn noted_since(self) -> Option<Finished> {
-        let (number, finished) = NOTED.get()?;
-        (number > self.0).then_some(finished)
-    }
 }
 
 #[cfg(test)]
@@ -112,10 +60,6 @@ mod tests {
 
     fn silence() -> RedisError {
         std::io::Error::from(std::io::ErrorKind::WouldBlock).into()
-    }
-
-    fn reset() -> RedisError {
-        std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()
     }
 
     fn by(line: &str) -> Option<Finished> {
@@ -141,30 +85,5 @@ mod tests {
             Finished::by_error(&unreadable()),
             Some(Finished::Unreadable)
         );
-    }
-
-    #[test]
-    fn a_note_applies_to_its_thread_and_to_earlier_loans() {
-        let all = [
-            (error("-READONLY no\r\n"), Finished::Replica),
-            (error("-MOVED 1 a:2\r\n"), Finished::Moved),
-            (unreadable(), Finished::Unreadable),
-            (reset(), Finished::Broken),
-        ];
-        let lending = Lending::now();
-        std::thread::scope(|scope| {
-            scope.spawn(|| all.iter().for_each(|(error, _)| note(error)));
-        });
-        assert_eq!(lending.noted_since(), None);
-        for harmless in [error("-ERR no\r\n"), silence()] {
-            note(&harmless);
-            assert_eq!(lending.noted_since(), None);
-        }
-        for (error, finished) in &all {
-            let lending = Lending::now();
-            note(error);
-            assert_eq!(lending.noted_since(), Some(*finished));
-            assert_eq!(Lending::now().noted_since(), None);
-        }
     }
 }

@@ -10,7 +10,7 @@ mod watch;
 mod within;
 
 pub(crate) use exchange::{exchange, exchange_each, exchange_partly, is_interrupted, typed, words};
-pub(crate) use finished::{Finished, Lending, is_from_replica};
+pub(crate) use finished::{Finished, is_from_replica};
 pub(crate) use replicas::{MOST_REPLICAS, Replicas};
 #[cfg(feature = "testing")]
 pub(crate) use script::script_named;
@@ -20,4 +20,4 @@ pub(crate) use script::{
 };
 pub(crate) use wait::until_granted;
 pub(crate) use watch::{WatchReplies, Watched, command};
-pub(crate) use within::{Bounds, Spares, bounding, within};
+pub(crate) use within::{Bounds, Lending, Spares, bounding, within};

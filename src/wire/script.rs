@@ -11,7 +11,11 @@ use redis::{
     ToRedisArgs, Value,
 };
 
-use super::{exchange::words, finished::note, replicas::Replicas, within::request};
+use super::{
+    exchange::words,
+    replicas::Replicas,
+    within::{note, request},
+};
 use crate::{
     error::{Operation, Result, makes_no_sense, saying},
     token::{FencingToken, Token},

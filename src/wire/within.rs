@@ -13,21 +13,29 @@
 //!   thread of its own takes 40 microseconds, as long as half a round trip to a near server. So a
 //!   connection that has just answered, and soon, is read without one: see [`AT_ONCE`].
 //!
+//! A call [notes](note) its error, for the pool that lent the connection.
+//!
 //! Locks: `LEFT` and the [`Spares`] of a pool, for a moment each.
 
 use std::{
     any::Any,
-    cell::RefCell,
+    cell::{Cell, RefCell},
     fmt, io, mem, ptr,
-    sync::{Arc, Weak, mpsc},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
-use redis::{Connection, ConnectionLike, RedisError, RedisResult, Value};
+use redis::{
+    Connection, ConnectionLike, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value,
+};
 
-use super::{closed::closed_connection, finished::note};
+use super::{closed::closed_connection, finished::Finished};
 use crate::time;
 
 /// The socket's own time-out ends a wait for a silent peer first, by this much: its error says
@@ -228,4 +236,91 @@ fn left_with(peer: &str) -> usize {
 
 fn too_late() -> RedisError {
     io::Error::from(io::ErrorKind::TimedOut).into()
+}
+
+/// The number of the latest note of any thread.
+static NOTES: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    /// The latest note of this thread, and its number.
+    static NOTED: Cell<Option<(u64, Finished)>> = const { Cell::new(None) };
+}
+
+/// Notes an error on a connection that belongs to the caller. A time-out or a signal alone does not
+/// finish the connection: owed replies are counted and skipped.
+pub(crate) fn note(error: &RedisError) {
+    let finished = match Finished::by_error(error) {
+        Some(Finished::Broken) if !error.is_connection_dropped() => return,
+        None if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) => Finished::Moved,
+        None => return,
+        Some(finished) => finished,
+    };
+    let number = NOTES.fetch_add(1, Ordering::Relaxed) + 1;
+    NOTED.set(Some((number, finished)));
+}
+
+/// The moment at which a connection was lent.
+///
+/// The plain functions get a bare `redis::Connection` and cannot notify the pool that lent it. So
+/// they [note] their errors, and the pool reads the latest note of the thread that returns the
+/// connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lending(u64);
+
+impl Lending {
+    pub(crate) fn now() -> Self {
+        Self(NOTES.load(Ordering::Relaxed))
+    }
+
+    /// The latest note of this thread, if it was made since the loan.
+    pub(crate) fn noted_since(self) -> Option<Finished> {
+        let (number, finished) = NOTED.get()?;
+        (number > self.0).then_some(finished)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(line: &str) -> RedisError {
+        let answer = redis::parse_redis_value(line.as_bytes()).unwrap();
+        answer.extract_error().unwrap_err()
+    }
+
+    fn unreadable() -> RedisError {
+        redis::parse_redis_value(b"-caf\xe9\r\n").unwrap_err()
+    }
+
+    fn silence() -> RedisError {
+        io::Error::from(io::ErrorKind::WouldBlock).into()
+    }
+
+    fn reset() -> RedisError {
+        io::Error::from(io::ErrorKind::ConnectionReset).into()
+    }
+
+    #[test]
+    fn a_note_applies_to_its_thread_and_to_earlier_loans() {
+        let all = [
+            (error("-READONLY no\r\n"), Finished::Replica),
+            (error("-MOVED 1 a:2\r\n"), Finished::Moved),
+            (unreadable(), Finished::Unreadable),
+            (reset(), Finished::Broken),
+        ];
+        let lending = Lending::now();
+        thread::scope(|scope| {
+            scope.spawn(|| all.iter().for_each(|(error, _)| note(error)));
+        });
+        assert_eq!(lending.noted_since(), None);
+        for harmless in [error("-ERR no\r\n"), silence()] {
+            note(&harmless);
+            assert_eq!(lending.noted_since(), None);
+        }
+        for (error, finished) in &all {
+            let lending = Lending::now();
+            note(error);
+            assert_eq!(lending.noted_since(), Some(*finished));
+            assert_eq!(Lending::now().noted_since(), None);
+        }
+    }
 }
