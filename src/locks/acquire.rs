@@ -31,7 +31,7 @@ use std::{
 };
 
 use super::{
-    attempts::{AttemptOutcome, Attempts, Known},
+    attempts::{AttemptOutcome, Attempts, Standing},
     lease::{Lease, LeaseGrant},
     options::Settings,
     release::{ask_together, let_go_all},
@@ -255,11 +255,11 @@ impl Wait<'_> {
         self.report(acquired.as_ref());
         match (
             acquired,
-            mem::replace(&mut self.attempts.known, Known::Nothing),
+            mem::replace(&mut self.attempts.standing, Standing::Nothing),
         ) {
             (Some(lease), _) => Ok(Ok(lease)),
-            (None, Known::Done(run)) => Ok(Err(run)),
-            (None, known) => Err(self.contended(&known)),
+            (None, Standing::Done(run)) => Ok(Err(run)),
+            (None, standing) => Err(self.contended(&standing)),
         }
     }
 
@@ -465,7 +465,7 @@ impl Wait<'_> {
         };
         let (lock, made) = (self.operation.lock, self.attempts.made);
         let waited = self.stack.clock.since(self.started);
-        let already_run = matches!(self.attempts.known, Known::Done(_));
+        let already_run = matches!(self.attempts.standing, Standing::Done(_));
         events.answered(|events| match acquired {
             Some(lease) => {
                 let (hold, fence) = (lease.lease_state().number, lease.fencing_token());
@@ -480,10 +480,10 @@ impl Wait<'_> {
     }
 
     /// Builds the error from the last reply, without another round trip.
-    fn contended(&self, known: &Known) -> Error {
+    fn contended(&self, standing: &Standing) -> Error {
         let now = self.stack.clock.now();
-        let busy_until = match known {
-            Known::Busy(until) => *until,
+        let busy_until = match standing {
+            Standing::Busy(until) => *until,
             _ => None,
         };
         let left = busy_until.map(|end| end.saturating_duration_since(now));

@@ -42,7 +42,7 @@ const ARMED_WITHIN: Duration = Duration::from_millis(20);
 
 /// What is known about the lock after the attempts so far.
 #[derive(Debug)]
-pub(super) enum Known {
+pub(super) enum Standing {
     /// No reply has named its holder.
     Nothing,
     /// Another holder has it, by a reply. All leases of the holders end then, if that is known.
@@ -66,7 +66,7 @@ pub(super) struct Attempts<'a> {
     may_move: bool,
     /// The number of attempts sent to the server.
     pub(super) made: u32,
-    pub(super) known: Known,
+    pub(super) standing: Standing,
     /// An attempt got no reply: it may still be executed, whatever later replies say.
     pub(super) is_out: bool,
     /// Why the last attempt failed, if it did.
@@ -89,7 +89,7 @@ pub(super) enum AttemptOutcome {
         /// notification is lost. `None`: the server sends no notifications.
         ask_again_at: Option<Instant>,
     },
-    /// The work is done, so the lock is not needed: see [`Known::Done`].
+    /// The work is done, so the lock is not needed: see [`Standing::Done`].
     AlreadyRun,
     /// Try again.
     Failed,
@@ -112,7 +112,7 @@ impl<'a> Attempts<'a> {
             skew,
             may_move,
             made: 0,
-            known: Known::Nothing,
+            standing: Standing::Nothing,
             is_out: false,
             failure: None,
         }
@@ -128,7 +128,7 @@ impl<'a> Attempts<'a> {
             Ok(attempt) => attempt,
             Err(error) if self.may_move && error.code() == Some("MOVED") => {
                 if reply.again {
-                    self.known = Known::InDoubt;
+                    self.standing = Standing::InDoubt;
                 }
                 self.failure = Some(self.operation.told(error));
                 return Ok(AttemptOutcome::Moved);
@@ -148,7 +148,7 @@ impl<'a> Attempts<'a> {
             Attempt::AlreadyRun(run) => {
                 // If one of our earlier attempts acquired the lock, it has lost it: only another
                 // holder can have written the mark.
-                self.known = Known::Done(run);
+                self.standing = Standing::Done(run);
                 Ok(AttemptOutcome::AlreadyRun)
             }
             Attempt::Busy(longest) => {
@@ -156,7 +156,7 @@ impl<'a> Attempts<'a> {
                 let is_reader = self.hold.kind == LockKind::Read;
                 let lease = longest.filter(|longest| !is_reader || *longest > INTENT_ENDS);
                 let until = lease.and_then(|lease| reply.answered.checked_add(lease));
-                self.known = Known::Busy(until);
+                self.standing = Standing::Busy(until);
                 let ask_again_at = reply.answered + self.longest_pause(longest);
                 Ok(AttemptOutcome::Refused {
                     ask_again_at: reply.tracked.then_some(ask_again_at),
@@ -176,7 +176,7 @@ impl<'a> Attempts<'a> {
         let end = sent + self.settings.longest_at_first().saturating_sub(self.skew);
         if end <= now {
             // The next attempt takes the lock again, or finds its holder.
-            self.known = Known::InDoubt;
+            self.standing = Standing::InDoubt;
             return AttemptOutcome::Failed;
         }
         let turns = self.settings.turns(number, sent);
@@ -209,7 +209,7 @@ impl<'a> Attempts<'a> {
 
     /// Returns true if an attempt may have acquired the lock.
     pub(super) fn may_be_ours(&self) -> bool {
-        matches!(self.known, Known::InDoubt)
+        matches!(self.standing, Standing::InDoubt)
     }
 
     /// Returns the error of a wait that ends at its deadline. `None`: someone else holds the lock.
@@ -245,11 +245,11 @@ impl<'a> Attempts<'a> {
         let error = self.operation.unanswered(Some(&self.hold.token), error);
         let is_unknown = matches!(error, Error::Unknown { .. });
         if again || is_unknown {
-            (self.known, self.is_out) = (Known::InDoubt, true);
+            (self.standing, self.is_out) = (Standing::InDoubt, true);
         }
         if passes || is_unknown {
             if is_unconfirmed {
-                self.known = Known::InDoubt;
+                self.standing = Standing::InDoubt;
             }
             self.failure = Some(error);
             return Ok(AttemptOutcome::Failed);
@@ -259,7 +259,7 @@ impl<'a> Attempts<'a> {
             return Err(self.unknown_then(&format!("redis {refusal}")));
         }
         if is_unconfirmed {
-            self.known = Known::InDoubt;
+            self.standing = Standing::InDoubt;
         }
         match error {
             Error::WrongKind { found, .. } if !names_its_key => Err(self.with_keys(&found)),

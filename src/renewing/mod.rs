@@ -9,9 +9,9 @@
 //! of the key. The schedule and its [`entry`] are plain values without a mutex, a clock or I/O.
 //! [`Outstanding`](lease_state::Outstanding) records the commands that may still be executed.
 //!
-//! Only the [verdict](crate::recipes::verdict) interprets a reply, for the renewing thread and for the
-//! holder's calls. An error or a missing reply is never a loss, until our clock reaches the end of
-//! the lease.
+//! Only the verdict of [`recipes`](crate::recipes) interprets a reply, for the renewing thread and
+//! for the holder's calls. An error or a missing reply is never a loss, until our clock reaches the
+//! end of the lease.
 //!
 //! # Locks
 //! There are three mutexes. The second and the third are locked in this order. While the first is

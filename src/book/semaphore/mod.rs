@@ -4,8 +4,8 @@
 //!
 //! From section 6.3 of *Redis in Action*. Keys and values are the book's, so programs that use the
 //! book's functions and programs that use these count each other's permits. For any other semaphore
-//! use [`Locks::semaphore`](crate::Locks::semaphore) or [`recipes::semaphore`](crate::recipes::semaphore), whose
-//! permits have their own ends.
+//! use [`Locks::semaphore`](crate::Locks::semaphore) or
+//! [`recipes::semaphore`](crate::recipes::semaphore), whose permits have their own ends.
 //!
 //! # The keys
 //!

@@ -8,7 +8,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{AttemptOutcome, Known, WAIT_WHILE_ALL_LENT, Wait};
+use super::{AttemptOutcome, Standing, WAIT_WHILE_ALL_LENT, Wait};
 use crate::{
     error::{Error, Result, unanswered_ahead},
     locks::{lease::Lease, options::Settings},
@@ -153,7 +153,7 @@ impl Wait<'_> {
         }
         match self.attempts.last_failure() {
             Some(failure) => Err(failure),
-            None if matches!(self.attempts.known, Known::Busy(_)) => Ok(refused),
+            None if matches!(self.attempts.standing, Standing::Busy(_)) => Ok(refused),
             None => Err(unanswered_ahead(None)),
         }
     }

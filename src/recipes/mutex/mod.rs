@@ -1,8 +1,8 @@
 //! A lock by one atomic `SET … NX` with a lease, and a fencing token.
 //!
 //! This is the non-reentrant lock of the Chinese notes on Redis locks. It has the same key and
-//! value as [the book's lock](crate::acquire_lock): the two exclude each other, and also every other program
-//! that locks by `SET … NX`.
+//! value as [the book's lock](crate::acquire_lock): the two exclude each other, and also every
+//! other program that locks by `SET … NX`.
 //!
 //! # The options of `SET`
 //!
