@@ -22,6 +22,7 @@
 //! watchdog's thread the release of a lock that an attempt without a reply may have acquired.
 
 mod in_turn;
+mod together;
 
 use std::{
     mem,
@@ -34,7 +35,7 @@ use super::{
     attempts::{AttemptOutcome, Attempts, Standing},
     lease::{Lease, LeaseGrant},
     options::Settings,
-    release::{ask_together, let_go_all},
+    release::let_go_all,
     set_wait::SetWait,
     stack::Stack,
     stacks::Stacks,
@@ -50,6 +51,8 @@ use crate::{
     time::{Backoff, Deadline},
     wire::{BusyReply, Call},
 };
+
+pub(super) use together::ask_together_first;
 
 /// The longest wait for a pooled connection when the deadline has passed: for a call with no
 /// time-out, and for the clean-up after a wait.
@@ -150,19 +153,6 @@ pub(super) fn begin<'a>(
         part,
         cancel,
     })
-}
-
-/// Makes the first attempts of these waits, in one write to each server and to all servers at once.
-pub(super) fn ask_together_first(waits: &mut [&mut Wait<'_>]) {
-    let Some(patience) = waits.first().map(|wait| wait.patience()) else {
-        return;
-    };
-    let call = |wait: &&mut Wait<'_>| (Arc::clone(&wait.stack), wait.first_call(false));
-    let calls: Vec<_> = waits.iter().map(call).collect();
-    let replies: Vec<_> = ask_together(&calls, patience).collect();
-    for (wait, reply) in waits.iter_mut().zip(replies) {
-        wait.first = Some(wait.judge(reply));
-    }
 }
 
 /// Reports an attempt that did not get the lock. `None`: someone else holds it.
@@ -280,30 +270,6 @@ impl Wait<'_> {
             }
             outcome => Ok(outcome),
         }
-    }
-
-    /// Returns true if the first attempt may be sent together with those for other locks. `WAIT`
-    /// has to go on the connection that has written, and would hold up other calls.
-    pub(super) fn asks_at_once(&self) -> bool {
-        let is_reentrant = self.hold.kind == LockKind::Reentrant;
-        let asks = self.asks_after == Some(Duration::ZERO) || is_reentrant;
-        asks && self.hold.replicas.is_none() && !self.part.is_over
-    }
-
-    /// Returns true if the first attempt has acquired the lock.
-    pub(super) fn is_granted(&self) -> bool {
-        matches!(self.first, Some(Ok(AttemptOutcome::Granted { .. })))
-    }
-
-    /// Ends a wait that is not continued. Returns what its first attempt acquired, for a release,
-    /// and leaves to the watchdog's thread what it may have acquired.
-    pub(super) fn declined(mut self) -> Option<Lease> {
-        let acquired = match self.first.take()? {
-            Ok(AttemptOutcome::Granted { grant, .. }) => Ok(self.lease(grant)),
-            outcome => outcome.map(|_| None),
-        };
-        self.give_back_outstanding(&acquired);
-        acquired.ok().flatten().map(Lease::declined)
     }
 
     /// Asks for a reentrant lock again after each failure, until the server says that another owner
