@@ -2,9 +2,10 @@
 //!
 //! `cargo run --example leader [redis://127.0.0.1/]`
 //!
-//! Start it in several terminals, and stop the leader with Ctrl-C or `kill` (it hands over at once),
-//! `kill -9` (another one leads after the lease), or `kill -STOP` and later `kill -CONT` (it notices
-//! that another one leads, and waits again).
+//! Start it in several terminals, and stop the leader with Ctrl-C or `kill` (it hands over at
+//! once),
+//! `kill -9` (another one leads after the lease), or `kill -STOP` and later `kill -CONT` (it
+//! notices that another one leads, and waits again).
 #![allow(clippy::print_stdout, reason = "a command-line program")]
 
 use std::time::{Duration, SystemTime};

@@ -1,5 +1,5 @@
-//! The third of the book's three problems: several processes believe at the same time that they hold
-//! the lock, and each of them writes.
+//! The third of the book's three problems: several processes believe at the same time that they
+//! hold the lock, and each of them writes.
 //!
 //! `cargo run --example problem_3_two_holders [redis://…]`
 #![allow(clippy::print_stdout, reason = "a command-line program")]

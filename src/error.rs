@@ -89,7 +89,7 @@ pub enum Error {
         /// marked, or what the lock's key holds instead.
         source: Option<Arc<Error>>,
     },
-    /// The command was sent and no reply came: it may have happened.
+    /// The command was sent and no reply: it may have been executed.
     ///
     /// After an acquire, [`Error::token`] returns the token that may hold the lock. Release it on
     /// another connection.
@@ -101,14 +101,14 @@ pub enum Error {
         /// The failure of the connection.
         source: RedisError,
     },
-    /// The server refused, or could not be reached: it did not happen.
+    /// The server refused, or could not be reached: nothing was executed.
     Redis {
         /// The function and the lock.
         context: ErrorContext,
         /// The server's error, or that of the connection.
         source: RedisError,
     },
-    /// Part of it happened, and Redis does not roll back. A command inside `EXEC` was refused and
+    /// A part was executed, and Redis does not roll back. A command inside `EXEC` was refused and
     /// the others were executed; or a script inside it failed, perhaps half-way; or, in the
     /// [market](crate::market), someone traded in another way between the read and the write.
     Partial {
@@ -213,7 +213,7 @@ impl Error {
         !self.may_have_happened()
     }
 
-    /// Returns true if all or part of the operation has happened, may have happened, or still may:
+    /// Returns true if all or part of the operation was executed, may have been, or still may be:
     /// [`Unknown`](Self::Unknown), [`Partial`](Self::Partial) and [`Reply`](Self::Reply).
     #[must_use]
     pub fn may_have_happened(&self) -> bool {
@@ -324,7 +324,9 @@ impl fmt::Display for Error {
                     Some(waited) => {
                         write!(f, "not acquired within {waited:.1?}")?;
                     }
-                    None => f.write_str("others kept changing it on every attempt")?,
+                    None => {
+                        f.write_str("the lock or a watched key changed during every attempt")?;
+                    }
                 }
                 if let Some(holder) = holder {
                     write!(f, ", held by `{holder}` of this process")?;
@@ -334,21 +336,21 @@ impl fmt::Display for Error {
                 }
                 ""
             }
-            Self::Cancelled { .. } => "cancelled by its `Cancel`",
+            Self::Cancelled { .. } => "the wait was cancelled",
             Self::Lost { reason, .. } => match reason {
                 Some(reason) => return write!(f, "the lock was lost: {reason}"),
                 None => "the lock is no longer ours",
             },
-            Self::Unknown { .. } => "no reply came: it may have happened",
+            Self::Unknown { .. } => "no reply: it may have been executed",
             Self::Redis { source, .. } if source.is_io_error() => {
-                "it did not happen: redis could not be reached"
+                "not executed: Redis could not be reached"
             }
             Self::Redis { source, .. } => {
-                f.write_str("it did not happen: redis ")?;
+                f.write_str("not executed: Redis ")?;
                 refusal(source)
             }
-            Self::Partial { .. } => "a command was refused, but the others of its transaction ran",
-            Self::Reply { .. } => "it happened, but the reply has another type",
+            Self::Partial { .. } => "a command of the transaction failed; the others were executed",
+            Self::Reply { .. } => "executed, but the reply does not have the requested type",
             Self::TooFewReplicas { wanted, had, .. } => {
                 return write!(f, "only {had} of {wanted} replicas confirmed it in time");
             }
@@ -406,8 +408,8 @@ impl std::error::Error for Error {
 /// Converts an error for `?` in the closure of a [transaction](crate::Lease::transaction), which
 /// then adds the function and the lock.
 ///
-/// A broken connection gives [`Unknown`](Error::Unknown), since the command may have happened; a
-/// reply of another type gives [`Reply`](Error::Reply); any other error, such as a refusal by the
+/// A broken connection gives [`Unknown`](Error::Unknown), since the command may have been executed;
+/// a reply of another type gives [`Reply`](Error::Reply); any other error, such as a refusal by the
 /// server, gives [`Redis`](Error::Redis).
 impl From<RedisError> for Error {
     fn from(source: RedisError) -> Self {

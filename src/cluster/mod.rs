@@ -388,7 +388,7 @@ impl MasterLocator for ShardLocator {
         self.map.check(self.shard, unless_within);
     }
 
-    fn whom(&self) -> String {
+    fn master_name(&self) -> String {
         let place = self.map.known.lock().place(self.shard);
         let place = place.map_or_else(String::new, |it| format!(", {}", it.address));
         format!("the master of a shard{place}")

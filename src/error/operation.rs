@@ -84,7 +84,7 @@ impl<'a> Operation<'a> {
         self.told(RedisError::from((kind, "a reply of another type")))
     }
 
-    /// Returns the error of a read whose reply makes no sense. Nothing was written.
+    /// Returns the error of a read whose reply is unexpected. Nothing was written.
     pub(crate) fn unreadable(self) -> Error {
         self.failed(makes_no_sense())
     }
@@ -147,7 +147,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Returns `Unknown`: the operation may have happened.
+    /// Returns `Unknown`: the operation may have been executed.
     pub(crate) fn unknown(self, token: Option<&Token>, source: RedisError) -> Error {
         Error::Unknown {
             context: self.context(),

@@ -4,7 +4,7 @@ use std::{error::Error as StdError, io, sync::Arc};
 
 use redis::{ErrorKind, RedisError, Value};
 
-const ACCESS_LIST: &str = "denies it by its access list";
+const ACCESS_LIST: &str = "denies it (ACL)";
 
 /// Returns the error's code, or an empty text. Before Redis 7 a script's error has it inside its
 /// message. A script that a node of a cluster refuses a key gets no code: the key is no longer
@@ -129,7 +129,7 @@ fn answer(line: &str) -> RedisError {
 /// Returns the error for a reply that no server gives to this command. Omits the reply: it may be a
 /// token.
 pub(crate) fn makes_no_sense() -> RedisError {
-    RedisError::from((ErrorKind::Parse, "the reply makes no sense"))
+    RedisError::from((ErrorKind::Parse, "unexpected reply"))
 }
 
 #[cfg(test)]
@@ -213,7 +213,7 @@ mod tests {
             ),
             (
                 "ERR User a has no permissions to run the 'time' command",
-                "denies it by its access list",
+                "denies it (ACL)",
             ),
             ("ERR x", "refused"),
         ] {

@@ -228,12 +228,12 @@ impl Wait<'_> {
         acquired: Result<Option<Lease>>,
     ) -> Result<Result<Lease, LastRun>> {
         let acquired = acquired.map_err(|error| self.attempts.ended_by(error));
-        self.give_back_outstanding(&acquired);
+        self.release_outstanding(&acquired);
         (self.part.is_silent).set(acquired.as_ref().is_err_and(Error::is_silence));
         if self.settings.is_cancelled() {
             // If the lock was granted or handed over just before, it is given back.
             if let Ok(Some(lease)) = acquired {
-                let by = (self.part).gives_back_by(self.deadline, self.stacks.limits.answer);
+                let by = (self.part).releases_by(self.deadline, self.stacks.limits.answer);
                 let_go_all(&mut [lease.declined()], by);
             }
             return Err(self.operation.cancelled());
@@ -386,7 +386,7 @@ impl Wait<'_> {
     /// returns a lease of this hold, which releases it. The watchdog's thread retries until the
     /// server replies. If the server is replying, a release is also sent here, in case the process
     /// exits at once.
-    fn give_back_outstanding(&self, acquired: &Result<Option<Lease>>) {
+    fn release_outstanding(&self, acquired: &Result<Option<Lease>>) {
         let is_out = self.attempts.is_out;
         let is_ours = |lease: &Lease| Arc::ptr_eq(lease.hold(), &self.hold);
         let is_held = matches!(acquired, Ok(Some(lease)) if is_ours(lease));
@@ -394,13 +394,13 @@ impl Wait<'_> {
             return;
         }
         if let Err(Error::TooFewReplicas { .. } | Error::Redis { .. }) = acquired {
-            self.send_back(&self.hold.giving_back());
+            self.send_unheeded(&self.hold.releasing());
         }
         self.stack.keeper.abandon(&self.hold, is_out);
     }
 
     /// Sends a call and ignores the result. Waits only briefly for a connection.
-    fn send_back(&self, call: &Call) {
+    fn send_unheeded(&self, call: &Call) {
         let patience = Patience {
             wait_while_all_lent: WAIT_WHILE_ALL_LENT,
             ..Patience::USUAL
@@ -414,7 +414,7 @@ impl Wait<'_> {
         (self.hold).note_ended(earlier, grant.end, self.stack.clock.now());
         let keep = |lease_state| Some(Handle::keep(&self.stack.keeper, lease_state));
         let lease = Lease::begin(&self.stack, self.settings, &self.hold, grant, keep);
-        self.stack.server.start_telling();
+        self.stack.server.start_notifications();
         lease.map(Lease::claimed)
     }
 

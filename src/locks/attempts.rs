@@ -7,7 +7,7 @@
 //! - **Done within the period** (`run_once`): the wait is over.
 //! - **Someone else holds the lock**: try again when that holder's lease has ended. An earlier
 //!   attempt without a reply did not take the lock.
-//! - **No reply, or one that makes no sense**: try again; at the deadline return `Unknown`.
+//! - **No reply, or an unexpected one**: try again; at the deadline return `Unknown`.
 //! - **A temporary refusal**, such as `LOADING` or `OOM`: try again; at the deadline return it.
 //! - **The key has moved to another server**: try again there.
 //! - **Granted, but too few replicas have it**: try again; at the deadline give the lock back and
@@ -256,7 +256,7 @@ impl<'a> Attempts<'a> {
         }
         if self.may_be_ours() {
             // A refusal does not tell whether an earlier attempt without a reply took the lock.
-            return Err(self.unknown_then(&format!("redis {refusal}")));
+            return Err(self.unknown_then(&format!("Redis {refusal}")));
         }
         if is_unconfirmed {
             self.standing = Standing::InDoubt;

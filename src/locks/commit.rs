@@ -247,7 +247,7 @@ impl Lease {
             }
             RenewalState::Held | RenewalState::Unknown => self.unless_behind(|| self.send(&commit)),
         };
-        let given_back = match &done {
+        let was_released = match &done {
             Ok(results) => {
                 let release = results.as_ref().ok().and_then(|results| results.last());
                 self.note_released(release.and_then(|it| count(it).ok()).unwrap_or(0));
@@ -258,10 +258,10 @@ impl Lease {
             Err(error) if error.is_silence() => Err(error.clone()),
             Err(_) => {
                 let left = answer_by.remaining().max(GIVES_BACK_WITHIN);
-                self.give_back(Deadline::after(left))
+                self.send_release(Deadline::after(left))
             }
         };
-        match (done, self.settle(RELEASING, given_back, state)) {
+        match (done, self.settle(RELEASING, was_released, state)) {
             // The commit names no reason, or a key of another type, which may be the lock's.
             (Err(Error::Lost { .. } | Error::WrongKind { .. }), Err(lost @ Error::Lost { .. })) => {
                 Err(lost)
@@ -398,7 +398,7 @@ impl Lease {
         };
         let look = Ask::Look.of(self.hold());
         let asked = self.stack.server.ask(&look, Patience::USUAL);
-        match asked.map(|asked| Evidence::of(asked.of_both())) {
+        match asked.map(|asked| Evidence::of(asked.write_result())) {
             Ok(Evidence::Ours(_)) => send(),
             _ => done,
         }

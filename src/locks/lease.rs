@@ -152,7 +152,7 @@ impl Lease {
         })
     }
 
-    pub(crate) fn having_stood_in_queue(mut self) -> Self {
+    pub(crate) fn after_queue(mut self) -> Self {
         self.turn.stood_in_queue = true;
         self
     }
@@ -327,7 +327,7 @@ impl Lease {
             // the second.
             self.lease_state().outstanding().renewal_is_out();
         }
-        let answer = asked.map(|asked| (asked.sent, Evidence::of(asked.of_both())));
+        let answer = asked.map(|asked| (asked.sent, Evidence::of(asked.write_result())));
         let failure = match answer {
             Ok((sent, Evidence::Ours(_))) => return Ok(sent),
             Ok((_, Evidence::NotOurs)) => return Err(self.not_ours(name, None)),

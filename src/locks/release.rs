@@ -125,8 +125,8 @@ impl Lease {
             return handed;
         }
         let state = self.stop_renewing(deadline);
-        let given_back = self.give_back(deadline);
-        self.settle(RELEASE, given_back, state)
+        let was_released = self.send_release(deadline);
+        self.settle(RELEASE, was_released, state)
     }
 
     /// Hands the lock over. `None`: it must be released.
@@ -151,15 +151,15 @@ impl Lease {
     pub(super) fn settle(
         &mut self,
         name: &'static str,
-        given_back: Result<bool>,
+        was_released: Result<bool>,
         state: RenewalState,
     ) -> Result<()> {
         let comes_late = self.lease_state().outstanding().may_acquire() && !self.is_disclosed();
-        if given_back.is_err() || comes_late {
+        if was_released.is_err() || comes_late {
             self.stack.keeper.abandon(self.hold(), comes_late);
         }
         self.notify_queue();
-        self.ends(name, given_back, state)
+        self.ends(name, was_released, state)
     }
 
     /// Wakes the next thread of the queue, which asks for the lock.
@@ -172,10 +172,10 @@ impl Lease {
     fn ends(
         &mut self,
         name: &'static str,
-        given_back: Result<bool>,
+        was_released: Result<bool>,
         state: RenewalState,
     ) -> Result<()> {
-        let end = match (&given_back, state) {
+        let end = match (&was_released, state) {
             (_, RenewalState::Lost(reason)) => HoldEnd::Lost(reason),
             (Ok(true), _) => HoldEnd::Released,
             (Ok(false), _) => HoldEnd::Lost(self.lease_state().lost_by_a_no()),
@@ -186,7 +186,7 @@ impl Lease {
             HoldEnd::Lost(reason) => {
                 Err((self.lease_state()).lost_error(self.operation(name), Some(reason)))
             }
-            _ => given_back.map(drop),
+            _ => was_released.map(drop),
         }
     }
 
@@ -208,17 +208,17 @@ impl Lease {
     }
 
     /// Sends the release. Returns false if the lock was no longer ours.
-    pub(super) fn give_back(&self, deadline: Deadline) -> Result<bool> {
-        let giving_back = self.hold().giving_back();
-        let asked = (self.stack.server).ask(&giving_back, Patience::until(deadline));
-        self.is_given_back(asked)
+    pub(super) fn send_release(&self, deadline: Deadline) -> Result<bool> {
+        let releasing = self.hold().releasing();
+        let asked = (self.stack.server).ask(&releasing, Patience::until(deadline));
+        self.judge_release(asked)
     }
 
     /// Reads the reply to the release.
-    fn is_given_back(&self, asked: Result<Reply>) -> Result<bool> {
+    fn judge_release(&self, asked: Result<Reply>) -> Result<bool> {
         let (operation, asked) = (self.operation(RELEASE), asked?);
         let again = asked.again;
-        match Evidence::of(asked.of_both()) {
+        match Evidence::of(asked.write_result()) {
             Evidence::Ours(held) => {
                 self.note_released(held);
                 Ok(true)
@@ -293,7 +293,7 @@ impl Lease {
         };
         let keep = |lease_state| self.handle.hand_over(lease_state);
         let lease = Self::begin(&self.stack, settings, self.hold(), grant, keep)?;
-        Some((lease.having_stood_in_queue(), end))
+        Some((lease.after_queue(), end))
     }
 }
 
@@ -308,12 +308,12 @@ pub(super) fn let_go_all(leases: &mut [Lease], by: Deadline) -> Vec<Result<()>> 
         .collect();
     let states = left.iter_mut().map(|(lease, _)| lease.stop_renewing(by));
     let states: Vec<RenewalState> = states.collect();
-    let release = |lease: &Lease| (Arc::clone(&lease.stack), lease.hold().giving_back());
+    let release = |lease: &Lease| (Arc::clone(&lease.stack), lease.hold().releasing());
     let releases: Vec<_> = left.iter().map(|(lease, _)| release(lease)).collect();
     let asked = ask_together(&releases, Patience::until(by));
     for (((lease, done), state), asked) in left.into_iter().zip(states).zip(asked) {
-        let given_back = lease.is_given_back(asked);
-        *done = Some(lease.settle(RELEASE, given_back, state));
+        let was_released = lease.judge_release(asked);
+        *done = Some(lease.settle(RELEASE, was_released, state));
     }
     done.into_iter().flatten().collect()
 }

@@ -202,12 +202,12 @@ impl Lease {
             (Some(call), RenewalState::Held | RenewalState::Unknown) => {
                 self.send_until(&call, deadline)
             }
-            _ => self.give_back(deadline),
+            _ => self.send_release(deadline),
         };
         if matches!(finished, Err(Error::WrongKind { .. })) {
             // The key of the mark holds something else. The lock is still ours.
-            let given_back = self.give_back(deadline);
-            let _ = self.settle(RUN_ONCE, given_back, state);
+            let was_released = self.send_release(deadline);
+            let _ = self.settle(RUN_ONCE, was_released, state);
             return finished.map(drop);
         }
         self.settle(RUN_ONCE, finished, state)
@@ -224,7 +224,7 @@ impl Lease {
                 Err(unsent) => RenewalError::Unsent(unsent),
                 Ok(reply) => {
                     let again = reply.again;
-                    match Evidence::of(reply.of_both()) {
+                    match Evidence::of(reply.write_result()) {
                         Evidence::Ours(_) => return Ok(true),
                         Evidence::NotOurs => return Ok(false),
                         // An earlier call may have marked the run and released the lock.

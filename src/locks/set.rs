@@ -166,7 +166,7 @@ impl LockSet {
                 granted => granted,
             };
             if let Err(error) = checked {
-                held.let_go(part.gives_back_by(deadline, next.longest_answer()));
+                held.let_go(part.releases_by(deadline, next.longest_answer()));
                 return Err(error);
             }
         }
@@ -427,7 +427,7 @@ impl Leases {
         self.check_for(name)?;
         // On a cluster the server checks the slots: a slot may have moved to another shard since
         // its first lock was acquired.
-        let are_beside = (self.leases.iter()).all(|lease| lease.stack.is_beside(&first.stack));
+        let are_beside = (self.leases.iter()).all(|lease| lease.stack.is_sibling_of(&first.stack));
         let reason = "a transaction needs all locks of the set to be from one `Locks`";
         ensure(are_beside, "locks", reason)?;
         Ok(first)

@@ -55,7 +55,7 @@ impl<'a> SetWait<'a> {
     /// Returns the deadline for giving back what a failed wait leaves. The call returns at most one
     /// I/O time-out after its limit, of which the wait may have used a part, or all if the server
     /// was silent.
-    pub(super) fn gives_back_by(&self, limit: Deadline, answer: Duration) -> Deadline {
+    pub(super) fn releases_by(&self, limit: Deadline, answer: Duration) -> Deadline {
         let from = |limit: Instant| {
             if self.is_over {
                 limit

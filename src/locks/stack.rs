@@ -56,7 +56,7 @@ impl<L: Send + 'static> Stack<L> {
 
 impl<L> Stack<L> {
     /// Returns true if both belong to one `Locks`, on one server or on shards of one cluster.
-    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+    pub(crate) fn is_sibling_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.siblings, &other.siblings)
     }
 
@@ -94,7 +94,7 @@ impl<L: Send> Observer for Stack<L> {
         self.keeper.renew_all();
     }
 
-    fn relies(&self) -> bool {
+    fn needs_notifications(&self) -> bool {
         !self.queues.is_empty() || self.keeper.leases() > 0
     }
 

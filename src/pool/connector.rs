@@ -28,7 +28,7 @@ use crate::{
 /// between two looks at a master that grants no locks yet.
 const NOT_YET: Duration = Duration::from_millis(20);
 /// No attempt to reach a master starts in this last part of the time, or in its last twentieth.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const TOO_SHORT_TO_CONNECT: Duration = Duration::from_millis(100);
 /// The maximum difference between the clocks of a master and its replicas, by default.
 pub(crate) const CLOCK_SKEW: Duration = Duration::from_millis(50);
 
@@ -81,7 +81,7 @@ pub(crate) trait MasterLocator: Send + Sync {
     }
 
     /// Returns the name of the master for errors.
-    fn whom(&self) -> String;
+    fn master_name(&self) -> String;
 }
 
 /// The answers of all sentinels.
@@ -282,7 +282,7 @@ impl Connector {
                 .filter(|_| is_silence(&error))
                 .unwrap_or(error);
             // The caller waits equally long: its time-out must not come before this reason.
-            if attempt.remaining() < LAST_WORDS.min(self.0.limits.connect / 20) {
+            if attempt.remaining() < TOO_SHORT_TO_CONNECT.min(self.0.limits.connect / 20) {
                 return Err(error);
             }
             match locator.locate(attempt) {
@@ -346,9 +346,9 @@ impl Connector {
             if left.is_zero() {
                 return Ok(epoch);
             } else if by.has_passed() || cancel.is_some_and(Cancel::is_cancelled) {
-                let whom = locator.whom();
+                let master_name = locator.master_name();
                 return Err(Error::Pool {
-                    reason: format!("{whom} was just replaced, and grants no locks yet"),
+                    reason: format!("{master_name} was just replaced, and grants no locks yet"),
                     source: None,
                 });
             }
@@ -442,7 +442,7 @@ impl Connector {
     /// Returns the name of the server for errors.
     pub(crate) fn server(&self) -> String {
         match &self.0.locator {
-            Some(locator) => locator.whom(),
+            Some(locator) => locator.master_name(),
             None => reasons::redis_at(self.0.access.address()),
         }
     }

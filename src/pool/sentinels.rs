@@ -184,7 +184,7 @@ impl MasterLocator for Sentinels {
         Some(survey)
     }
 
-    fn whom(&self) -> String {
+    fn master_name(&self) -> String {
         format!("the master `{}`", self.master)
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn with_certificates(client: &Client, certificates: &TlsCertificates)
     check(is_tls, "they require TLS: the URL must begin with `rediss`")?;
     let ca = certificates.root_cert.as_ref();
     let is_ca = ca.is_none_or(|pem| certificates_in(pem).is_some());
-    check(is_ca, "the CA must be certificates in PEM")?;
+    check(is_ca, "the CA must be one or more PEM certificates")?;
     if let Some(own) = &certificates.client_tls {
         check_pair(own)?;
     }

@@ -2,14 +2,14 @@
 //! `Locks::probe`.
 //!
 //! [`questions`] asks one server, each topic on a [`line`] of its own: what the server reports of
-//! itself, which [`report`] judges, for the commands in [`needs`], and for everything else.
+//! itself, which [`facts`] judges, for the commands in [`needs`], and for everything else.
 //! [`shards`] asks all masters of a cluster.
 
+mod facts;
 mod finding;
 mod line;
 mod needs;
 mod questions;
-mod report;
 #[cfg(feature = "cluster")]
 mod shards;
 

@@ -9,13 +9,13 @@ use std::{
 use redis::{Cmd, Connection, RedisError, RedisResult, Value};
 
 use super::{
+    facts::ServerFacts,
     finding::{
         Finding,
         Severity::{self, Fails, Good, Limits, NotTold},
     },
     line::{Line, is_broken, reason},
     needs,
-    report::Report,
 };
 use crate::{
     error::{Error, Result, may_pass, no_answer},
@@ -46,7 +46,7 @@ pub(super) struct Questions<'a> {
     connector: &'a Connector,
     lock: &'a LockName,
     deadline: Deadline,
-    report: Report,
+    facts: ServerFacts,
     /// A connection could not be opened: nothing more is asked.
     is_gone: Cell<bool>,
 }
@@ -63,7 +63,7 @@ impl<'a> Questions<'a> {
             connector,
             lock,
             deadline,
-            report: Report::of(line),
+            facts: ServerFacts::of(line),
             is_gone: Cell::new(false),
         })
     }
@@ -74,12 +74,12 @@ impl<'a> Questions<'a> {
         let address = address.unwrap_or_else(|_| self.connector.server());
         let (clock, round_trip) = self.times();
         vec![
-            self.report.server(&address),
+            self.facts.server(&address),
             self.scripts(),
             self.wake_ups(),
             self.replicas(),
-            self.report.memory(),
-            self.report.persistence(),
+            self.facts.memory(),
+            self.facts.persistence(),
             clock,
             round_trip,
             self.keys(),
@@ -91,7 +91,7 @@ impl<'a> Questions<'a> {
     pub(super) fn group(&self) -> Vec<Finding> {
         let sentinels = self.connector.has_locator();
         let group = sentinels.then(|| format!("{}, by sentinels", self.connector.server()));
-        let mut findings = vec![self.report.topology(group.as_deref())];
+        let mut findings = vec![self.facts.topology(group.as_deref())];
         let Some(survey) = self.connector.survey(self.deadline) else {
             return findings;
         };
@@ -190,7 +190,7 @@ impl<'a> Questions<'a> {
     }
 
     fn replicas(&self) -> Finding {
-        let connected = self.report.replicas();
+        let connected = self.facts.replicas();
         let confirmed = self.line().and_then(|mut line| {
             // Without a write, the replicas confirm the earlier ones.
             let _ = line.ask::<Value>(&self.write());
@@ -201,7 +201,7 @@ impl<'a> Questions<'a> {
             Ok(confirmed?)
         });
         let (severity, found, consequence) = match confirmed {
-            Err(error) if is_temporary(&error) || !self.report.is_master() => {
+            Err(error) if is_temporary(&error) || !self.facts.is_master() => {
                 (NotTold, reason(&error), UNANSWERED.to_owned())
             }
             Err(error) => (

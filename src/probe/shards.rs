@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, io, thread};
 
 use super::{
     ask,
+    facts::FOLLOWED,
     finding::{
         Finding,
         Severity::{Fails, Good, NotTold},
     },
     line::reason,
-    report::FOLLOWED,
 };
 use crate::{
     cluster::{Nodes, ShardId},

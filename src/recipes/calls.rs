@@ -46,7 +46,7 @@ impl Hold {
     }
 
     /// Releases the hold: returns more than 0 if the lock was ours.
-    pub(crate) fn giving_back(&self) -> Call {
+    pub(crate) fn releasing(&self) -> Call {
         match self.kind {
             LockKind::Mutex => releasing(self.lock.key(), &self.token),
             LockKind::Reentrant => reentrant::releasing(self, Levels::Counted),
@@ -65,7 +65,7 @@ impl Hold {
     }
 
     /// Removes a writer's intent when it stops waiting.
-    pub(crate) fn taking_back_intent(&self) -> Option<Call> {
+    pub(crate) fn withdrawing_intent(&self) -> Option<Call> {
         let is_writer = self.kind == LockKind::Write;
         is_writer.then(|| read_write::releasing(self, Side::Intent))
     }
@@ -76,7 +76,7 @@ impl Hold {
             LockKind::Mutex => command(&["DEL", self.lock.key()]),
             // The whole script, not `EVALSHA`: if unknown, that would fail inside `EXEC` after
             // other commands were executed.
-            _ => self.giving_back().whole(),
+            _ => self.releasing().whole(),
         }
     }
 

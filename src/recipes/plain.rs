@@ -85,7 +85,7 @@ impl Hold {
         let unanswered = |error| operation.unanswered(Some(&self.token), error);
         let confirmed = wanted.confirm(conn).map_err(unanswered);
         if let Err(Error::TooFewReplicas { .. } | Error::Redis { .. }) = confirmed {
-            self.giving_back().counts(conn).map_err(unanswered)?;
+            self.releasing().counts(conn).map_err(unanswered)?;
         }
         confirmed
     }

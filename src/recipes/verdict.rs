@@ -25,7 +25,7 @@ pub(crate) enum Evidence {
     NotOurs,
     /// The lock's key holds something else, by this error reply. So the hold is gone.
     AnotherKind(RedisError),
-    /// A refusal, a reply that makes no sense, or no reply.
+    /// A refusal, an unexpected reply, or no reply.
     NotKnown(RedisError),
 }
 

@@ -123,7 +123,7 @@ impl Keeper {
     /// Queues a release for a hold without an owner. It is repeated until the server replies, and
     /// if an acquire of it got no reply, until that is at least 100 s old.
     pub(crate) fn abandon(&self, hold: &Hold, may_come_late: bool) {
-        let release = hold.giving_back();
+        let release = hold.releasing();
         self.change(|state, now| state.schedule.abandon(release, may_come_late, now));
     }
 

@@ -75,7 +75,7 @@ pub(crate) struct Question<T> {
 pub(crate) struct RenewalBatch<T, O> {
     /// The caller sends each, and enters its [reply](Schedule::answered).
     pub(crate) questions: Vec<Question<T>>,
-    /// The caller releases each, and enters the [reply](Schedule::given_back).
+    /// The caller releases each, and enters the [reply](Schedule::was_released).
     pub(crate) orphans: Vec<Orphan<O>>,
     /// Leases whose end has passed. The schedule has removed them.
     pub(crate) over: Vec<Over<T>>,
@@ -129,7 +129,7 @@ impl<T: Clone, O> Schedule<T, O> {
     }
 
     /// Enters the reply to the release of an orphan.
-    pub(crate) fn given_back(&mut self, orphan: Orphan<O>, answer: RenewalAnswer, now: Instant) {
+    pub(crate) fn was_released(&mut self, orphan: Orphan<O>, answer: RenewalAnswer, now: Instant) {
         let age = now.saturating_duration_since(orphan.since);
         let is_last = !orphan.may_come_late || age >= LAST_DELIVERY;
         let pause = match answer {

@@ -239,7 +239,7 @@ impl Keeper {
             }
         }
         for (orphan, (answer, _)) in orphans.into_iter().zip(answers) {
-            state.schedule.given_back(orphan, answer, now);
+            state.schedule.was_released(orphan, answer, now);
         }
         self.landed.notify_all();
         Self::outside(state, || {

@@ -251,8 +251,8 @@ impl Server for Member {
         self.own.report_to(observer)
     }
 
-    fn start_telling(&self) {
-        self.own.start_telling();
+    fn start_notifications(&self) {
+        self.own.start_notifications();
     }
 
     fn close(&self) {

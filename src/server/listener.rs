@@ -48,7 +48,7 @@ pub(crate) struct Listener {
     connector: Connector,
     /// Receives the notifications.
     observer: OnceLock<Weak<dyn Observer>>,
-    ear: Mutex<Ear>,
+    subscription: Mutex<Subscription>,
     life: Mutex<Life>,
     wake: Condvar,
 }
@@ -64,14 +64,14 @@ enum Life {
 
 /// The state of the connection that listens.
 #[derive(Clone, Copy, Default)]
-struct Ear {
+struct Subscription {
     /// Counts such connections. A server that has restarted assigns the same client ids again, so
     /// ids do not distinguish our connections.
     generation: u64,
     /// The server's id of the connection, while it listens.
     id: Option<i64>,
     /// The connection is useless and must be replaced.
-    is_deaf: bool,
+    is_useless: bool,
     /// It was closed to make room for a more important connection.
     gives_way: bool,
     /// Where it leads: see [`Connector::epoch`].
@@ -92,13 +92,14 @@ impl Listener {
         Arc::new(Self {
             connector,
             observer: OnceLock::new(),
-            ear: Mutex::default(),
+            subscription: Mutex::default(),
             life: Mutex::default(),
             wake: Condvar::new(),
         })
     }
 
-    /// Starts the thread. It connects after [`start_telling`](Self::start_telling), and ends within
+    /// Starts the thread. It connects after [`start_notifications`](Self::start_notifications), and
+    /// ends within
     /// [`LISTEN`] once the observer is gone.
     pub(super) fn start(
         self: &Arc<Self>,
@@ -115,7 +116,7 @@ impl Listener {
     }
 
     /// Starts to listen.
-    pub(crate) fn start_telling(&self) {
+    pub(crate) fn start_notifications(&self) {
         let mut life = self.life.lock();
         if *life == Life::Idle {
             *life = Life::Listening;
@@ -130,15 +131,15 @@ impl Listener {
 
     /// Replaces the useless connection of this generation, within [`LISTEN`].
     fn reconnect(&self, generation: u64) {
-        let mut ear = self.ear.lock();
-        ear.is_deaf |= ear.generation == generation;
+        let mut subscription = self.subscription.lock();
+        subscription.is_useless |= subscription.generation == generation;
     }
 
     /// Closes the connection that listens, within [`LISTEN`], to make room for a more important
     /// one. It is reopened after a second.
-    pub(super) fn make_room(&self) {
-        let mut ear = self.ear.lock();
-        (ear.is_deaf, ear.gives_way) = (true, true);
+    pub(super) fn give_way(&self) {
+        let mut subscription = self.subscription.lock();
+        (subscription.is_useless, subscription.gives_way) = (true, true);
     }
 
     pub(crate) fn close(&self) {
@@ -157,10 +158,11 @@ impl Listener {
             // No thread waits for this result: one that asks the server gets the error on its own
             // connection.
             let is_refused = self.listen(observer, watch) == Listening::Refused;
-            let mut ear = self.ear.lock();
-            let (has_listened, gives_way) = (ear.id.take().is_some(), ear.gives_way);
-            ear.gives_way = false;
-            drop(ear);
+            let mut subscription = self.subscription.lock();
+            let (has_listened, gives_way) =
+                (subscription.id.take().is_some(), subscription.gives_way);
+            subscription.gives_way = false;
+            drop(subscription);
             if has_listened {
                 observer
                     .upgrade()
@@ -213,12 +215,12 @@ impl Listener {
             }
             Err(_) => return Listening::Ended,
         };
-        let mut ear = self.ear.lock();
-        ear.generation += 1;
-        ear.id = Some(id);
-        ear.epoch = epoch;
-        ear.is_deaf = false;
-        drop(ear);
+        let mut subscription = self.subscription.lock();
+        subscription.generation += 1;
+        subscription.id = Some(id);
+        subscription.epoch = epoch;
+        subscription.is_useless = false;
+        drop(subscription);
         if let Some(observer) = observer.upgrade() {
             observer.all_may_have_changed();
         }
@@ -236,7 +238,10 @@ impl Listener {
         watch: &mut MasterWatch,
     ) -> Option<()> {
         let limit = self.connector.limits().answer;
-        while !self.is_closing() && !self.ear.lock().is_deaf && self.connector.epoch() == epoch {
+        while !self.is_closing()
+            && !self.subscription.lock().is_useless
+            && self.connector.epoch() == epoch
+        {
             messages.set_read_timeout(Some(LISTEN)).ok()?;
             match messages.get_message() {
                 Ok(message) => {
@@ -323,13 +328,13 @@ impl Tracking {
         epoch: Epoch,
         listener: &Listener,
     ) -> RedisResult<bool> {
-        let ear = *listener.ear.lock();
+        let subscription = *listener.subscription.lock();
         // On another server the listener's id means nothing, or belongs to another client. The
         // listener follows to that server within [`LISTEN`].
-        let Some(id) = ear.id.filter(|_| ear.epoch == epoch) else {
+        let Some(id) = subscription.id.filter(|_| subscription.epoch == epoch) else {
             return Ok(false);
         };
-        let generation = ear.generation;
+        let generation = subscription.generation;
         if self.asked_for.replace(generation) != Some(generation) {
             let asked = ask::<()>(&redirect_to(id), connection);
             self.granted = match asked {

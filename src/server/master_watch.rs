@@ -54,8 +54,8 @@ impl MasterWatch {
             return Some(());
         }
         // Dropped before anything is asked: the last clone ends what it belongs to.
-        let relies = self.observer.upgrade()?.relies();
-        let looked = if relies {
+        let needs_notifications = self.observer.upgrade()?.needs_notifications();
+        let looked = if needs_notifications {
             self.connector.check(EACH_SECOND / 2);
             server_answers().map(|()| (self.check_leases)())
         } else {

@@ -13,9 +13,10 @@
 //!
 //! # Locks
 //! A connection that several threads use is locked while it is used: `slot` in [`tracked`]. The
-//! listener's `ear` and the letters of an [`outbox`] are locked after `slot`, and the stage of a
-//! letter after the letters. The values of a [`PerServer`] are locked briefly, and while one is
-//! made, which opens no connection. A thread unlocks `slot` and `ear` before it calls an
+//! listener's `subscription` and the letters of an [`outbox`] are locked after `slot`, and the
+//! stage of a letter after the letters. The values of a [`PerServer`] are locked briefly, and while
+//! one is made, which opens no connection. A thread unlocks `slot` and `subscription` before it
+//! calls an
 //! [`Observer`], which locks the queues or the keeper.
 
 #[cfg(feature = "cluster")]
@@ -115,12 +116,12 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// A connection for renewals.
     fn renewals(&self) -> Box<dyn Renewals>;
 
-    /// Sets the observer that is notified of changes after [`start_telling`](Self::start_telling).
-    /// May start a thread.
+    /// Sets the observer that is notified of changes after
+    /// [`start_notifications`](Self::start_notifications). May start a thread.
     fn report_to(&self, observer: Weak<dyn Observer>) -> Result<()>;
 
     /// Starts the notifications, on which callers rely from now on.
-    fn start_telling(&self);
+    fn start_notifications(&self);
 
     /// Ends the notifications.
     fn close(&self);
@@ -201,7 +202,7 @@ impl Reply {
     /// The result of a write. If it was sent twice, an error from the second does not tell whether
     /// the first took effect. An error about the kind of the key is kept: it describes the key as
     /// it is now.
-    pub(crate) fn of_both(self) -> RedisResult<Value> {
+    pub(crate) fn write_result(self) -> RedisResult<Value> {
         let is_refusal = |error: &RedisError| !is_unconfirmed(error) && wrong_key(error).is_none();
         match self.answer {
             Err(error) if self.again && is_refusal(&error) => Err(no_answer()),
@@ -224,7 +225,7 @@ pub(crate) trait Observer: Send + Sync {
     /// leases have to be checked, and renewed for the time that is left of them.
     fn renew_again(&self);
     /// True while there is a waiter or a lease, which relies on notifications.
-    fn relies(&self) -> bool;
+    fn needs_notifications(&self) -> bool;
     /// Handles an action of a user's test on the stand-in.
     #[cfg(feature = "testing")]
     fn disturbed(&self, disturbance: Disturbance);

@@ -143,7 +143,7 @@ impl Outbox {
                 // Woken to lead.
                 continue;
             }
-            if self.take_back(&own) {
+            if self.withdraw(&own) {
                 return Ok(None);
             }
             if is_taken {
@@ -171,7 +171,7 @@ impl Outbox {
     }
 
     /// False: another thread is sending it.
-    fn take_back(&self, own: &Arc<Letter>) -> bool {
+    fn withdraw(&self, own: &Arc<Letter>) -> bool {
         let mut letters = self.letters.lock();
         let was_there = letters.remove(own);
         if was_there && letters.lanes_in_use < self.lanes {

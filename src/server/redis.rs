@@ -81,7 +81,7 @@ impl RedisServer {
     /// Judges a reply. If another server became the master before it came, it does not count: the
     /// call is treated as lost on a closed connection. `epoch`: of the connection, or from before
     /// the call was sent.
-    fn heard(&self, reply: &mut Reply, epoch: Epoch) {
+    fn check_epoch(&self, reply: &mut Reply, epoch: Epoch) {
         if reply.answer.is_ok() && self.connector.epoch() != epoch {
             reply.answer = Err(no_answer());
         }
@@ -109,7 +109,7 @@ impl RedisServer {
         match self.send_together(sending)? {
             Some(mut reply) if !reply.answer.as_ref().is_err_and(is_unknown_script) => {
                 reply.again = sending.again;
-                self.heard(&mut reply, epoch);
+                self.check_epoch(&mut reply, epoch);
                 Ok(reply)
             }
             // The call alone may carry the script's source, may find a free connection, or gets the
@@ -125,7 +125,7 @@ impl RedisServer {
         let answer = answered_by(&mut conn, sending, self.limits().answer);
         close_if_finished(&mut conn, answer.as_ref().err());
         let mut reply = Reply::untracked(answer, sent, sending.again);
-        self.heard(&mut reply, conn.epoch());
+        self.check_epoch(&mut reply, conn.epoch());
         Ok(reply)
     }
 
@@ -177,7 +177,7 @@ impl RedisServer {
         let mut hear = |answer: RedisResult<Value>| {
             let answer = answer.and_then(Value::extract_error);
             let mut reply = Reply::untracked(answer, sent, false);
-            self.heard(&mut reply, epoch);
+            self.check_epoch(&mut reply, epoch);
             replies.push(Ok(reply));
         };
         let exchanged = limit(&mut conn, patience, self.limits().answer).map(|limit| {
@@ -361,7 +361,7 @@ impl Server for RedisServer {
         let epoch = self.epoch_for(call, deadline, cancel)?;
         let mut reply = self.waiters.ask(call, deadline, cancel)?;
         if let Some(reply) = &mut reply {
-            self.heard(reply, epoch);
+            self.check_epoch(reply, epoch);
         }
         Ok(reply)
     }
@@ -377,9 +377,9 @@ impl Server for RedisServer {
         self.listener.start(observer, watch)
     }
 
-    fn start_telling(&self) {
+    fn start_notifications(&self) {
         if !self.is_telling.swap(true, Ordering::Relaxed) {
-            self.listener.start_telling();
+            self.listener.start_notifications();
         }
     }
 

@@ -185,7 +185,7 @@ impl InUse<'_> {
         if let (Err(error), Some(listener)) = (&opened, &self.tracked.listener)
             && is_full(error)
         {
-            listener.make_room();
+            listener.give_way();
         }
         let Opened { connection, epoch } = opened?;
         self.slot.open = Some(Open {

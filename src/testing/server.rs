@@ -67,7 +67,7 @@ impl Server for StandIn {
         Ok(())
     }
 
-    fn start_telling(&self) {}
+    fn start_notifications(&self) {}
 
     fn close(&self) {}
 }

@@ -39,7 +39,8 @@ pub fn semaphore(locks: &Locks, name: &str, permits: u32) -> Lock {
 }
 
 /// A lock of each kind, named after its kind. The semaphore has one permit, so it excludes like the
-/// others. The bare one is a mutex without a fencing token. A set of all of them is the seventh kind.
+/// others. The bare one is a mutex without a fencing token. A set of all of them is the seventh
+/// kind.
 pub fn every_kind(locks: &Locks) -> [Lock; 6] {
     [
         locks.lock("mutex"),

@@ -277,6 +277,19 @@ fn locks_behind_a_busy_one_are_given_back_in_one_write_before_the_wait() {
     });
 }
 
+/// The cancel comes while the first write is under way: the locks are granted, and none is kept.
+#[test]
+fn a_cancel_while_all_locks_are_being_granted_leaves_none_held() {
+    let mut bench = Bench::new(crate::options());
+    let cancel = Cancel::new();
+    let set = LockSet::of(every_kind(&bench.locks)).with(Options::new().cancel(&cancel));
+    bench.proxy.at("EVALSHA").run(move || cancel.cancel());
+    let error = set.acquire(LONG).map(drop).unwrap_err();
+    assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+    assert!(bench.proxy.happened());
+    assert_eq!(bench.held(), [""; 0]);
+}
+
 /// The connection is cut after the reply to the n-th lock. The attempts behind it were executed or
 /// not; the set asks again, and each lock is held once.
 #[test]

@@ -199,8 +199,8 @@ fn what_the_settings_of_a_server_mean() {
     });
 }
 
-/// A command, and what the answer to it means. `silent` is none at all, `time` the server's clock an
-/// hour ahead or behind; the third refusal is the wording of Redis 7.2.
+/// A command, and what the answer to it means. `silent` is none at all, `time` the server's clock
+/// an hour ahead or behind; the third refusal is the wording of Redis 7.2.
 const ANSWERS: &str = r"
 EVAL   -ERR @user_script: 1: Write commands not allowed after non deterministic commands. | no | scripts | Fails | set lua-replicate-commands yes
 EVAL   -ERR \x1b[2J no                           | no   | scripts     | Fails   | no

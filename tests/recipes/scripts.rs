@@ -293,8 +293,8 @@ fn a_forbidden_command_leaves_no_lock() {
     }
 }
 
-/// A connection with tracking is notified when a lock that it acquired, renewed or was refused ends:
-/// the last command of each script is a read. A mutex and a permit are acquired without one.
+/// A connection with tracking is notified when a lock that it acquired, renewed or was refused
+/// ends: the last command of each script is a read. A mutex and a permit are acquired without one.
 #[test]
 fn the_server_tells_of_the_end_of_what_was_acquired_renewed_or_refused() {
     let server = Server::start().unwrap();

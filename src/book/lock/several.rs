@@ -9,7 +9,7 @@ use redis::{Connection, Value};
 
 use super::{
     acquire_lock::{acquire, take_or_set_end},
-    under_lock::{give_back, released_as},
+    under_lock::{released_as, send_release},
 };
 use crate::{
     error::{Error, Operation, Result, ensure},
@@ -217,20 +217,20 @@ fn release_all(conn: &mut Connection, held: &[HeldLock]) -> Result<()> {
     let (mut lost, mut failed) = (Vec::new(), Ok(()));
     for (lock, token) in held {
         let operation = Operation::new(WITH_LOCKS, lock.text());
-        let given_back = match (replies.next(), &missing) {
+        let was_released = match (replies.next(), &missing) {
             (Some(Value::Int(count)), _) => Ok(count > 0),
             (None, Some(error)) if !is_interrupted(error) => {
                 Err(operation.unanswered(Some(token), error.clone()))
             }
             // The script may have released it already.
-            (None, Some(error)) => match give_back(conn, lock, token) {
+            (None, Some(error)) => match send_release(conn, lock, token) {
                 Ok(false) => Err(operation.unknown(Some(token), error.clone())),
-                given_back => given_back,
+                was_released => was_released,
             },
             // The caller has left a transaction open, or the server refuses the script.
-            _ => give_back(conn, lock, token),
+            _ => send_release(conn, lock, token),
         };
-        match released_as(operation, token, given_back) {
+        match released_as(operation, token, was_released) {
             Err(Error::Lost { .. }) => lost.push(lock.text()),
             Err(error) if is_silent(&error) => {
                 failed = failed.and(Err(error));

@@ -78,9 +78,9 @@ pub fn with_lock<T>(
         return Ok(None);
     };
     let value = catch_unwind(AssertUnwindSafe(|| run(conn, &token)));
-    let given_back = give_back(conn, &lock, &token);
+    let was_released = send_release(conn, &lock, &token);
     let value = value.unwrap_or_else(|panic| resume_unwind(panic));
-    let released = released_as(operation, &token, given_back);
+    let released = released_as(operation, &token, was_released);
     Ok(Some(Ran { value, released }))
 }
 
@@ -88,9 +88,9 @@ pub fn with_lock<T>(
 pub(super) fn released_as(
     operation: Operation<'_>,
     token: &Token,
-    given_back: Result<bool>,
+    was_released: Result<bool>,
 ) -> Result<()> {
-    match given_back {
+    match was_released {
         Ok(true) => Ok(()),
         Ok(false) => Err(operation.lost()),
         // The caller has no other way to learn the token.
@@ -276,13 +276,13 @@ pub(in crate::book) fn run_with_lock<T>(
         Err(_panic) => true,
     };
     let is_held = is_left && state == LockState::Held;
-    let given_back = is_held.then(|| give_back(conn, lock, token));
+    let was_released = is_held.then(|| send_release(conn, lock, token));
     match attempted.unwrap_or_else(|panic| resume_unwind(panic)) {
         Ok(ended) => Ok(ended.map(Some)),
         Err(_) if state == LockState::Busy => Ok(Ok(None)),
         // The lock has moved with its slot, so it cannot be released here.
         Err(Error::Redis { source, .. })
-            if is_elsewhere(&source) && given_back.is_some_and(has_moved) =>
+            if is_elsewhere(&source) && was_released.is_some_and(has_moved) =>
         {
             Err(transaction.operation.unknown(Some(token), source))
         }
@@ -303,7 +303,7 @@ fn must_release(error: &Error) -> bool {
 
 /// Releases a lock, and retries if a signal interrupts it. An open `MULTI` of the caller would
 /// block the release, so it is discarded first. A lock that cannot be released ends with its lease.
-pub(super) fn give_back(conn: &mut Connection, lock: &LockName, token: &Token) -> Result<bool> {
+pub(super) fn send_release(conn: &mut Connection, lock: &LockName, token: &Token) -> Result<bool> {
     let mut tries = 1;
     loop {
         let released = release_lock(conn, lock.text(), token);
@@ -332,6 +332,6 @@ fn is_elsewhere(error: &RedisError) -> bool {
     matches!(code(error), "MOVED" | "ASK" | "TRYAGAIN")
 }
 
-fn has_moved(given_back: Result<bool>) -> bool {
-    matches!(given_back, Err(Error::Redis { source, .. }) if is_elsewhere(&source))
+fn has_moved(was_released: Result<bool>) -> bool {
+    matches!(was_released, Err(Error::Redis { source, .. }) if is_elsewhere(&source))
 }

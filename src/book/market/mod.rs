@@ -69,8 +69,8 @@
 //! changes nothing.
 //!
 //! The guarantees assume one server that loses no write that it has acknowledged. A trade whose
-//! connection broke may have happened ([`Error::Unknown`](crate::Error::Unknown)), but then as a
-//! whole.
+//! connection broke may have been executed ([`Error::Unknown`](crate::Error::Unknown)), but then as
+//! a whole.
 //!
 //! # One way for one market
 //!

@@ -36,11 +36,11 @@ impl Wait<'_> {
             }) = outcome
             {
                 place.leave_granted(leaving, next_asks_at);
-                return Ok(self.lease(grant).map(Lease::having_stood_in_queue));
+                return Ok(self.lease(grant).map(Lease::after_queue));
             }
             let goes_on = matches!(outcome, Ok(AttemptOutcome::Moved));
             if !goes_on {
-                self.take_back_intent(outcome.as_ref().err());
+                self.withdraw_intent(outcome.as_ref().err());
             }
             if let Some(handed) = place.leave_with_what_was_handed() {
                 return Ok(Some(handed.claimed()));
@@ -58,7 +58,7 @@ impl Wait<'_> {
     fn ask_as_head(&mut self, place: &Place<'_, Settings, Lease, Error>) -> Result<AttemptOutcome> {
         let made_before = self.attempts.made;
         let shared = Arc::clone(&self.stack);
-        shared.server.start_telling();
+        shared.server.start_notifications();
         let cancel = self.cancel.clone();
         let cancel = cancel.as_ref();
         let waiting = Arc::downgrade(&shared);
@@ -172,15 +172,15 @@ impl Wait<'_> {
 
     /// Removes a writer's intent before the next thread of the queue asks, since it could block
     /// that thread. Sends nothing to a silent server: the intent expires within a second.
-    fn take_back_intent(&self, failure: Option<&Error>) {
+    fn withdraw_intent(&self, failure: Option<&Error>) {
         let is_silent = matches!(failure, Some(Error::Unknown { .. } | Error::Pool { .. }));
-        if let Some(call) = self.hold.taking_back_intent().filter(|_| !is_silent) {
+        if let Some(call) = self.hold.withdrawing_intent().filter(|_| !is_silent) {
             // On the connection of the heads, since all those of the pool may be lent.
             let sent =
                 (self.stack.server).ask_for_head(&call, Deadline::after(WAIT_WHILE_ALL_LENT), None);
             let is_refusal = |reply: Reply| reply.answer.is_err_and(|it| !it.is_io_error());
             if sent.is_ok_and(|reply| reply.is_none_or(is_refusal)) {
-                self.send_back(&call);
+                self.send_unheeded(&call);
             }
         }
     }

@@ -42,7 +42,7 @@ impl Wait<'_> {
             Ok(AttemptOutcome::Granted { grant, .. }) => Ok(self.lease(grant)),
             outcome => outcome.map(|_| None),
         };
-        self.give_back_outstanding(&acquired);
+        self.release_outstanding(&acquired);
         acquired.ok().flatten().map(Lease::declined)
     }
 }

@@ -132,7 +132,7 @@ fn a_lasting_refusal_ends_the_wait_and_is_unknown_after_a_missing_reply() {
     let mut second = attempts(&settings, LockKind::Mutex);
     let _ = second.judge(reply(silence(), now), now);
     let answer = second.judge(reply(refusal("NOPERM"), now), now);
-    let text = "then redis denies it by its access list";
+    let text = "then Redis denies it (ACL)";
     assert!(matches!(&answer, Err(Error::Unknown { source, .. }) if source.to_string() == text));
     let refused = Error::Pool {
         reason: "redis at h:1 refuses the password".into(),

@@ -49,14 +49,14 @@ impl EndedHolds {
             return;
         }
         if holds.len() >= MOST {
-            make_room(&mut holds, now);
+            forget_some(&mut holds, now);
         }
         holds.insert(key.to_owned(), LastEnded { fence, until });
     }
 }
 
 /// Forgets the locks that have no remains any more, and half of the others if that is not enough.
-fn make_room(holds: &mut HashMap<String, LastEnded>, now: Instant) {
+fn forget_some(holds: &mut HashMap<String, LastEnded>, now: Instant) {
     holds.retain(|_, it| it.until > now);
     if holds.len() > MOST / 2 {
         let mut ends: Vec<Instant> = holds.values().map(|it| it.until).collect();

@@ -51,7 +51,7 @@ fn a_refused_release_does_not_delay_the_others() {
     let (mut schedule, start) = (Schedule::<(), _>::default(), Instant::now());
     schedule.abandon("refused", false, start);
     let refused = schedule.take(start).orphans.remove(0);
-    schedule.given_back(refused, RenewalAnswer::Refused, start);
+    schedule.was_released(refused, RenewalAnswer::Refused, start);
     schedule.abandon("new", false, start);
     assert_eq!(schedule.due_at(), Some(start));
     let names =
@@ -312,11 +312,11 @@ fn a_release_is_repeated_until_the_server_answers() {
     schedule.abandon((), false, now);
     for _ in 0..100 {
         let orphan = schedule.take(now).orphans.remove(0);
-        schedule.given_back(orphan, RenewalAnswer::Unanswered, now);
+        schedule.was_released(orphan, RenewalAnswer::Unanswered, now);
         now += MS * 3_600_000;
     }
     let orphan = schedule.take(now).orphans.remove(0);
-    schedule.given_back(orphan, RenewalAnswer::NotOurs, now);
+    schedule.was_released(orphan, RenewalAnswer::NotOurs, now);
     assert_eq!(schedule.due_at(), None);
 }
 
@@ -327,7 +327,7 @@ fn a_late_acquire_is_released_again_each_time_its_age_doubles() {
     let mut asked = Vec::new();
     while let Some(due) = schedule.due_at() {
         let orphan = schedule.take(due).orphans.remove(0);
-        schedule.given_back(orphan, RenewalAnswer::NotOurs, due);
+        schedule.was_released(orphan, RenewalAnswer::NotOurs, due);
         asked.push(due - start);
     }
     assert_eq!(asked[..4], [Duration::ZERO, MS * 10, MS * 20, MS * 40]);

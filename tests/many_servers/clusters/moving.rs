@@ -253,8 +253,8 @@ fn in_an_open_slot_every_kind_is_renewed_and_released_and_an_ended_permit_is_tak
     let () = source.del(left).unwrap();
 }
 
-/// Each holder dies while the slot is open: from then on the node refuses the lock's key, except that
-/// of a writer, in which the next one has its intent.
+/// Each holder dies while the slot is open: from then on the node refuses the lock's key, except
+/// that of a writer, in which the next one has its intent.
 #[test]
 fn waiters_of_every_kind_wait_until_an_open_slot_closes() {
     let cluster = shared();

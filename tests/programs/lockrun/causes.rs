@@ -40,7 +40,7 @@ fn said(url: &str, args: &[&str], code: i32) -> String {
     for word in [
         "Lock::",
         "pool",
-        "it did not happen",
+        "not executed",
         "os error",
         "script:",
         "user_script",
@@ -154,12 +154,12 @@ fn a_refusal_is_a_sentence_without_a_script_hash() {
         (
             "scripts",
             &["ACL", "SETUSER", "default", "-evalsha", "-eval"],
-            "denies it by its access list: ",
+            "denies it (ACL): ",
         ),
         (
             "TIME",
             &["ACL", "SETUSER", "default", "-time"],
-            "denies it by its access list: ",
+            "denies it (ACL): ",
         ),
     ];
     at_once(cases, |(case, set, refusal)| {

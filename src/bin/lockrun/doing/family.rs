@@ -49,8 +49,8 @@ impl Family {
         }
     }
 
-    /// Stops all members and returns them. One that runs could start another and end before the next
-    /// search: that other one would have no parent to be found by.
+    /// Stops all members and returns them. One that runs could start another and end before the
+    /// next search: that other one would have no parent to be found by.
     pub(crate) fn stop(&self) -> Vec<Seen> {
         let mut stopped: Vec<Seen> = Vec::new();
         for _ in 0..SEARCHES {

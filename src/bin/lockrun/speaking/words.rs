@@ -84,8 +84,8 @@ pub(crate) fn reason(server: &str, error: &Error) -> String {
             with_cause(&format!("cannot reach {server}"), Some(source))
         }
         Error::Redis { source, .. } => {
-            let text = without_context(error).replace("it did not happen: ", "");
-            let refused = text.strip_prefix("redis").unwrap_or(&text);
+            let text = without_context(error).replace("not executed: ", "");
+            let refused = text.strip_prefix("Redis").unwrap_or(&text);
             with_cause(&format!("{server}{refused}"), Some(source))
         }
         Error::Unknown { source, .. } => {

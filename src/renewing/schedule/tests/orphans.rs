@@ -82,7 +82,7 @@ impl Orphans {
                 }
                 _ => now,
             };
-            schedule.given_back(orphan, answer, now);
+            schedule.was_released(orphan, answer, now);
             if matches!(mood, Mood::Unanswered | Mood::Unreachable) {
                 schedule.pause(now + MS * 10);
             }

@@ -139,7 +139,7 @@ impl World {
         for orphan in batch.orphans {
             state
                 .schedule
-                .given_back(orphan, RenewalAnswer::Unanswered, now);
+                .was_released(orphan, RenewalAnswer::Unanswered, now);
         }
         state.schedule.pause(now + length(1));
     }
@@ -167,7 +167,7 @@ impl World {
         }
         for (orphan, answer) in flight.orphans.into_iter().zip(answers) {
             if answer != RenewalAnswer::Unanswered || self.has(Rule::GivesBackAgain) {
-                state.schedule.given_back(orphan, answer, now);
+                state.schedule.was_released(orphan, answer, now);
             }
         }
         if is_broken {
@@ -272,7 +272,7 @@ impl World {
         Some(())
     }
 
-    pub(super) fn give_back(&self, state: &mut State, holder: Holder, phase: Phase) {
+    pub(super) fn send_release(&self, state: &mut State, holder: Holder, phase: Phase) {
         let held = &mut state.holders[holder];
         held.phase = phase;
         if self.has(Rule::Stops) {

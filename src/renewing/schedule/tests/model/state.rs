@@ -204,7 +204,7 @@ impl State {
     }
 
     /// Checks that a key that a holder has released is gone, or its release is still repeated.
-    pub(super) fn is_given_back(&self) -> bool {
+    pub(super) fn judge_release(&self) -> bool {
         let abandoned = |held: &&Held| held.phase == Phase::Abandoned;
         self.holders.iter().filter(abandoned).all(|held| {
             let on_its_way = self.flight.iter().flat_map(|flight| &flight.orphans);

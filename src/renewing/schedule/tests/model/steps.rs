@@ -151,8 +151,8 @@ impl Model for World {
             Action::TellFailover => self.tell_failover(state),
             Action::HandOver(holder) => self.hand_over(state, holder)?,
             Action::Extend(holder) => self.extend(state, holder)?,
-            Action::Release(holder) => self.give_back(state, holder, Phase::Released),
-            Action::Abandon(holder) => self.give_back(state, holder, Phase::Abandoned),
+            Action::Release(holder) => self.send_release(state, holder, Phase::Released),
+            Action::Abandon(holder) => self.send_release(state, holder, Phase::Abandoned),
         }
         Some(next)
     }
@@ -164,7 +164,7 @@ impl Model for World {
                 state.wrong != Some(NOT_BY_THE_FORMER)
             }),
             Property::always(TOLD_ONCE, |_, state: &State| state.wrong != Some(TOLD_ONCE)),
-            Property::always(GIVEN_BACK, |_, state: &State| state.is_given_back()),
+            Property::always(GIVEN_BACK, |_, state: &State| state.judge_release()),
             Property::always(ON_TIME, |world: &Self, state: &State| {
                 !world.is_prompt || state.is_on_time(world)
             }),

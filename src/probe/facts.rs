@@ -21,14 +21,14 @@ pub(super) const FOLLOWED: &str = "A failover is followed. It may lose a lock, o
 
 /// The answers. Any of them may be missing.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(super) struct ServerFacts {
     /// No access list forbids it.
     hello: HashMap<String, Value>,
     info: String,
     appendfsync: String,
 }
 
-impl Report {
+impl ServerFacts {
     pub(super) fn of(mut line: Line<'_>) -> Self {
         let mut fsync = redis::cmd("CONFIG");
         fsync.arg("GET").arg("appendfsync");
