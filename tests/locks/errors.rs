@@ -83,7 +83,7 @@ fn a_forbidden_companion_key_is_reported_with_the_key_names() {
         let text = format!("{:#}", anyhow::Error::from(error));
         let all = keys.iter().all(|key| text.contains(key));
         assert!(
-            all && text.contains("access list") && !text.contains("s3cret"),
+            all && text.contains("(ACL)") && !text.contains("s3cret"),
             "{text}"
         );
     }
