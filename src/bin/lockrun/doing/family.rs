@@ -65,9 +65,10 @@ impl Family {
         stopped
     }
 
-    /// Kills all members.
+    /// Kills all members, children before their parents: the kernel continues the stopped group of
+    /// a job as soon as the shell that started it is dead.
     pub(crate) fn kill(&self) {
-        for member in self.stop() {
+        for member in self.stop().into_iter().rev() {
             member.process.send(Signal::SIGKILL);
         }
         // The guardian, which may be the caller, is one of the group.
