@@ -84,15 +84,14 @@ impl Locks {
             begin,
             prefix: &self.settings.prefix,
             found: BTreeSet::new(),
+            is_cut: false,
         };
-        let (mut is_cut, mut failures) = (false, Vec::new());
+        let mut failures = Vec::new();
         let servers = self.stacks.lend_each()?;
         let all = servers.len();
         for connection in servers {
-            match connection.and_then(|mut connection| names.read(&mut connection, deadline)) {
-                Ok(is_whole) => is_cut |= !is_whole,
-                Err(error) => failures.push(error),
-            }
+            let read = connection.and_then(|mut connection| names.read(&mut connection, deadline));
+            failures.extend(read.err());
         }
         if let Some(error) = failures.first().filter(|_| failures.len() == all) {
             return Err(error.clone());
@@ -100,7 +99,7 @@ impl Locks {
         let mut locks = BTreeMap::new();
         for name in names.found {
             if deadline.has_passed() {
-                is_cut = true;
+                names.is_cut = true;
                 break;
             }
             match self.lock(&name).inspect() {
@@ -114,7 +113,7 @@ impl Locks {
         Ok(HeldLocks {
             locks,
             failures,
-            is_cut,
+            is_cut: names.is_cut,
         })
     }
 }
@@ -124,11 +123,13 @@ struct Names<'a> {
     prefix: &'a str,
     begin: &'a str,
     found: BTreeSet<String>,
+    /// Names may be missing.
+    is_cut: bool,
 }
 
 impl Names<'_> {
-    /// Reads the names of one server. Returns false if the time ran out, or if there are too many.
-    fn read(&mut self, connection: &mut PooledConnection, deadline: Deadline) -> Result<bool> {
+    /// Reads the names of one server, until the deadline or until there are too many.
+    fn read(&mut self, connection: &mut PooledConnection, deadline: Deadline) -> Result<()> {
         let operation = Operation::new("Locks::held", self.begin);
         let pattern = literally(&[self.prefix, self.begin].concat()) + "*";
         let mut cursor = "0".to_owned();
@@ -141,17 +142,16 @@ impl Names<'_> {
             for key in page.1 {
                 self.add(key);
             }
-            if self.found.len() > MOST_NAMES {
-                while self.found.len() > MOST_NAMES {
-                    self.found.pop_last();
-                }
-                return Ok(false);
+            while self.found.len() > MOST_NAMES {
+                self.found.pop_last();
+                self.is_cut = true;
             }
-            if page.0 == "0" {
-                return Ok(true);
+            if self.is_cut || page.0 == "0" {
+                return Ok(());
             }
             if deadline.has_passed() {
-                return Ok(false);
+                self.is_cut = true;
+                return Ok(());
             }
             cursor = page.0;
         }

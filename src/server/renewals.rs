@@ -249,6 +249,9 @@ pub(crate) fn renewal_reply(answer: RedisResult<Value>, sent: Instant) -> Renewa
         Evidence::Ours(_) => (RenewalAnswer::Ours(sent), None),
         Evidence::NotOurs => (RenewalAnswer::NotOurs, None),
         Evidence::AnotherKind(found) => (RenewalAnswer::NotOurs, Some(found)),
+        Evidence::NotKnown(silence) if silence.is_io_error() => {
+            (RenewalAnswer::Unanswered, Some(silence))
+        }
         Evidence::NotKnown(refusal) => (RenewalAnswer::Refused, Some(refusal)),
     };
     (answer, failure.map(RenewalError::sent))

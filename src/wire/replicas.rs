@@ -107,3 +107,21 @@ fn has_written(answer: &Value) -> bool {
         _ => true,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_waits_for_the_most_replicas_and_the_longest_time_of_any_lease() {
+        let replicas = |(count, millis)| Replicas {
+            count,
+            wait: Duration::from_millis(millis),
+        };
+        for (one, other) in
+            [((1, 50), (2, 20)), ((2, 20), (1, 50))].map(|it| (replicas(it.0), replicas(it.1)))
+        {
+            assert_eq!(one.or_more(other), replicas((2, 50)));
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, Lease, Lock, Locks, Options};
+use leasehold::{Error, Lease, Leases, Lock, Locks, Options};
 use redis::Commands;
 
 use crate::{
@@ -105,11 +105,12 @@ fn a_release_whose_answer_is_lost_is_done_in_the_end() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut conn = server.connection().unwrap();
-    for drops in [false, true] {
+    for (drops, is_set) in [(false, false), (true, false), (false, true)] {
         for fault in ["cut before", "cut after", "swallow"] {
-            let locks = quick(&proxy.url());
             let options = crate::options().drop_timeout(200 * MS);
-            let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
+            let locks = quick(&proxy.url()).with(options);
+            let lease = (!is_set).then(|| locks.lock("a").acquire(LONG).unwrap());
+            let both = is_set.then(|| locks.all_of(["a", "b"]).acquire(LONG).unwrap());
             // The watchdog has read the lock on its own connection: the next other `EVALSHA` is the
             // release.
             assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
@@ -126,20 +127,21 @@ fn a_release_whose_answer_is_lost_is_done_in_the_end() {
             } else {
                 // A command that was cut off before its execution is sent again on another
                 // connection.
-                let released = lease.release();
+                let released = lease.map(Lease::release).or(both.map(Leases::release));
+                let released = released.unwrap();
                 let is_done = released.is_ok() && fault == "cut before";
                 let is_unknown = matches!(released, Err(Error::Unknown { .. }));
-                assert!(is_done || is_unknown, "{fault} {released:?}");
+                assert!(is_done || is_unknown, "{fault} {is_set} {released:?}");
             }
             assert!(
                 asked.elapsed() < IO_TIMEOUT + 250 * MS + SLACK,
                 "{fault}: {:?}",
                 asked.elapsed()
             );
-            let free = || !conn.exists::<_, bool>("lock:a").unwrap();
+            let free = || conn.exists::<_, u32>(&["lock:a", "lock:b"]).unwrap() == 0;
             assert!(
                 comes_true(free),
-                "{fault} {drops}: not released {:?}",
+                "{fault} {drops} {is_set}: not released {:?}",
                 asked.elapsed()
             );
         }

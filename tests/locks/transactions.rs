@@ -666,3 +666,21 @@ fn a_busy_lock_leaves_no_watch_even_after_a_late_answer() {
         assert_eq!(answer, Some((1,)));
     });
 }
+
+/// The pool's connection may be one that an earlier restart of the server has closed.
+#[test]
+fn a_transaction_goes_on_a_second_connection_but_on_no_third() {
+    unless_halted(|| {
+        let mut bench = bench();
+        let proxy = Proxy::in_front_of(&bench.server).unwrap();
+        let lease = crate::connect(&proxy.url()).lock("a").acquire(LONG);
+        let lease = lease.unwrap();
+        for cuts in [1, 2] {
+            (1..=cuts).for_each(|nth| proxy.at("WATCH").nth(nth).cut_before());
+            let told = lease.commit(|pipe| _ = pipe.incr("count", 1));
+            assert_eq!(told.is_ok(), cuts == 1, "{told:?}");
+            assert!(proxy.happened());
+        }
+        assert_eq!(bench.conn.get("count"), Ok(1));
+    });
+}

@@ -9,7 +9,11 @@ use leasehold::{Lease, Lock};
 use redis::Commands;
 
 use crate::{
-    common::{LONG, MS, Server, hold::comes_true, wait::unless_halted},
+    common::{
+        LONG, MS, Proxy, Server,
+        hold::comes_true,
+        wait::{tracked_keys, unless_halted},
+    },
     faults::kill,
 };
 
@@ -197,6 +201,24 @@ fn a_waiter_polls_each_second_after_a_swap_of_databases() {
             let mut swap = redis::cmd("SWAPDB");
             swap.arg(0).arg(1).exec(&mut conn).unwrap();
         });
+    });
+}
+
+/// It has been read while there was nobody to be told.
+#[test]
+fn a_lease_that_is_older_than_the_listener_learns_of_its_loss_soon() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let mut conn = server.connection().unwrap();
+        proxy.at("SUBSCRIBE").delay(1_000 * MS);
+        // No renewal is due.
+        let options = crate::options().lease(24 * LONG);
+        let lock = crate::connect(&proxy.url()).with(options).lock("a");
+        let lease = lock.acquire(LONG).unwrap();
+        assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
+        let () = conn.del("lock:a").unwrap();
+        assert!(lease.lost().wait_for(SOON));
     });
 }
 

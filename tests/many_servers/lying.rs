@@ -13,7 +13,7 @@ use leasehold::{Error, Lease, Locks, Options, Pool, Severity, acquire_lock_with_
 use redis::Commands;
 
 use crate::common::{
-    Fake, LONG, MS, SLACK, Server,
+    Fake, LONG, MS, Proxy, SLACK, Server,
     access_list::rules,
     hold::comes_true,
     sentinels::in_step,
@@ -79,6 +79,38 @@ fn granted_on(locks: &Locks, name: &str, servers: &[&Server]) -> Vec<usize> {
 
 fn text(error: Error) -> String {
     format!("{:#}", anyhow::Error::from(error))
+}
+
+/// It was still executing the call when this process learned of the other master.
+#[test]
+fn what_a_master_grants_after_it_was_replaced_does_not_count() {
+    unless_halted(|| {
+        let [old, new] = [(); 2].map(|()| Server::start().unwrap());
+        let proxy = Proxy::in_front_of(&old).unwrap();
+        let (said, port) = (Said::default(), new.port());
+        said.now(proxy.port(), 1);
+        let sentinel = said.by_a_sentinel();
+        let pool = Pool::connect(&url(&[&sentinel])).unwrap();
+        let locks = Locks::new(&pool).unwrap();
+        drop(locks.lock("b").acquire(LONG).unwrap());
+        proxy.at("EVALSHA").about("lock:a").run(move || {
+            said.now(port, 2);
+            let leads_there = |conn: &mut redis::Connection| {
+                let told: String = redis::cmd("INFO").arg("server").query(conn).unwrap();
+                told.contains(&format!("tcp_port:{port}\r"))
+            };
+            comes_true(|| pool.get().is_ok_and(|mut conn| leads_there(&mut conn)));
+        });
+        let lease = locks.lock("a").acquire(LONG).unwrap();
+        assert!(proxy.happened());
+        lease.verify().unwrap();
+        assert!(
+            new.connection()
+                .unwrap()
+                .exists::<_, bool>("lock:a")
+                .unwrap()
+        );
+    });
 }
 
 #[test]

@@ -45,8 +45,9 @@ READ = """String::leak([$first, $($more),*].map(|name| {
 READERS = ["tests/common/clock.rs"]
 AT_BUILD, AT_RUN = 'env!("CARGO_MANIFEST_DIR")', 'std::env::var("CARGO_MANIFEST_DIR").unwrap()'
 
-# Each crate gets it at the end of its first file.
+# Each crate gets them at the beginning and at the end of its first file.
 CRATES = ["src/lib.rs", "src/bin/lockrun/main.rs"]
+ALLOW = "#![allow(unused_parens, unused_mut)]\n"
 SWITCH = """
 mod bug {
     pub(crate) fn is(bug: u32) -> bool {
@@ -114,7 +115,7 @@ class Copy:
             text = self.texts.get(file) or (PROJECT / file).read_text()
             self.texts[file] = text.replace(old, switched(old, there))
         for crate in CRATES:
-            self.texts[crate] += SWITCH
+            self.texts[crate] = ALLOW + self.texts[crate] + SWITCH
         includers = [path for path in (PROJECT / "src").rglob("*.rs") if INCLUDED in path.read_text()]
         if len(includers) != 1:
             sys.exit("the scripts are included in another way than is known here")

@@ -17,4 +17,5 @@ mod random;
 mod run;
 mod sets;
 mod steps;
+mod unanswered;
 mod world;

@@ -12,7 +12,10 @@ use leasehold::{
 };
 
 use crate::{
-    common::{LONG, MS, hold::every_kind},
+    common::{
+        LONG, MS,
+        hold::{comes_true, every_kind},
+    },
     world::{on_both, told},
 };
 
@@ -169,4 +172,29 @@ fn a_commit_without_a_reply_is_unknown_and_nothing_is_lost() {
     assert_eq!(stand_in.commits().len(), 1);
     leases.check().unwrap();
     leases.release().unwrap();
+}
+
+#[test]
+fn a_set_that_loses_its_first_lock_while_the_last_is_granted_is_not_acquired() {
+    let stand_in = StandIn::new();
+    let [locks, others] = [(); 2].map(|()| stand_in.locks().unwrap());
+    let held = others.lock("b").try_acquire().unwrap().unwrap();
+    let acquired = thread::scope(|scope| {
+        let set = locks.all_of(["a", "b"]);
+        let acquiring = scope.spawn(move || set.acquire(LONG));
+        let waits = || locks.lock("b").inspect().unwrap().waiting_here() == 1;
+        assert!(comes_true(waits));
+        let server = stand_in.clone();
+        stand_in.fail(move |action, lock| {
+            assert!((action, lock) != (Action::Acquire, "b") || server.expire("a"));
+            None
+        });
+        held.release().unwrap();
+        acquiring.join().unwrap()
+    });
+    assert!(
+        matches!(&acquired, Err(error @ Error::Lost { .. }) if named(error) == "a"),
+        "{acquired:?}"
+    );
+    assert!(!locks.lock("b").inspect().unwrap().is_held());
 }

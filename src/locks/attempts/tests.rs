@@ -4,6 +4,7 @@ use redis::{RedisResult, Value};
 
 use super::*;
 use crate::{
+    locks::Options,
     name::{LockName, Owner},
     token::Token,
 };
@@ -65,14 +66,17 @@ fn a_grant_expires_one_lease_after_it_was_sent() {
 
 #[test]
 fn a_grant_that_took_longer_than_the_lease_does_not_count() {
-    let settings = Settings::default();
-    let sent = crate::time::now();
-    let mut attempts = attempts(&settings, LockKind::Read);
-    let outcome = attempts.judge(reply(Ok(READ), sent), sent + settings.lease);
-    assert!(matches!(outcome, Ok(AttemptOutcome::Failed)));
-    assert!(attempts.may_be_ours() && !attempts.is_out);
-    let answer = attempts.last_failure();
-    assert!(matches!(answer, Some(Error::Unknown { .. })), "{answer:?}");
+    let lease = Settings::default().lease;
+    for longest in [lease, lease / 2] {
+        let settings = Settings::default().changed_by(Options::new().max_hold(longest));
+        let sent = crate::time::now();
+        let mut attempts = attempts(&settings, LockKind::Read);
+        let outcome = attempts.judge(reply(Ok(READ), sent), sent + longest);
+        assert!(matches!(outcome, Ok(AttemptOutcome::Failed)));
+        assert!(attempts.may_be_ours() && !attempts.is_out);
+        let answer = attempts.last_failure();
+        assert!(matches!(answer, Some(Error::Unknown { .. })), "{answer:?}");
+    }
 }
 
 #[test]

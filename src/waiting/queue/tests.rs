@@ -384,6 +384,15 @@ fn the_next_waiter_retries_a_second_after_a_hand_over() {
     assert_eq!(queue.step(1, moment(1_000)), Step::Ask);
 }
 
+/// It has not acted on the wake-up.
+#[test]
+fn the_next_waiter_gets_the_wake_up_of_a_head_that_is_handed_the_lock() {
+    let mut queue = queue_behind_a_head(1);
+    queue.hand_over((), moment(1), moment(60_000));
+    let soon = moment(1) + RECHECK_AFTER_GRANT;
+    assert_eq!(queue.step(1, soon), Step::Ask);
+}
+
 /// A queue with a head that is asking, and others behind it.
 fn queue_behind_a_head(others: Ticket) -> Queue<(), (), &'static str> {
     let mut queue = Queue::default();
