@@ -83,6 +83,7 @@ impl Locks {
         let mut names = Names {
             begin,
             prefix: &self.settings.prefix,
+            most: MOST_NAMES,
             found: BTreeSet::new(),
             is_cut: false,
         };
@@ -122,6 +123,7 @@ impl Locks {
 struct Names<'a> {
     prefix: &'a str,
     begin: &'a str,
+    most: usize,
     found: BTreeSet<String>,
     /// Names may be missing.
     is_cut: bool,
@@ -142,10 +144,6 @@ impl Names<'_> {
             for key in page.1 {
                 self.add(key);
             }
-            while self.found.len() > MOST_NAMES {
-                self.found.pop_last();
-                self.is_cut = true;
-            }
             if self.is_cut || page.0 == "0" {
                 return Ok(());
             }
@@ -158,6 +156,7 @@ impl Names<'_> {
     }
 
     /// Adds a key, unless it is the companion or a mark of a lock: no lock's name looks like those.
+    /// Of too many names the first stay.
     fn add(&mut self, key: Vec<u8>) {
         let key = String::from_utf8(key).unwrap_or_default();
         let Some(name) = key.strip_prefix(self.prefix) else {
@@ -165,6 +164,10 @@ impl Names<'_> {
         };
         if LockName::prefixed(self.prefix, name).is_ok() {
             self.found.insert(name.to_owned());
+        }
+        if self.found.len() > self.most {
+            self.found.pop_last();
+            self.is_cut = true;
         }
     }
 }
@@ -179,4 +182,25 @@ fn literally(text: &str) -> String {
         pattern.push(letter);
     }
     pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_too_many_names_the_first_stay_and_the_list_is_cut() {
+        let mut names = Names {
+            prefix: "lock:",
+            begin: "",
+            most: 2,
+            found: BTreeSet::new(),
+            is_cut: false,
+        };
+        let add = |name: &str| names.add(name.into());
+        ["lock:c", "{lock:a}:lease", "lock:b", "lock:c"].map(add);
+        assert!(!names.is_cut);
+        names.add("lock:a".into());
+        assert!(names.is_cut && names.found.into_iter().eq(["a", "b"]));
+    }
 }

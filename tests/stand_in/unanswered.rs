@@ -88,7 +88,7 @@ fn locks_of_a_set_are_handed_over_unless_a_command_got_no_reply() {
     type Before = fn(&StandIn, &Leases);
     let cases: [(&str, Before); 3] = [
         ("", |_, leases| {
-            leases.commit(|pipe| _ = pipe.set("a", 1)).unwrap()
+            leases.commit(|pipe| _ = pipe.set("a", 1)).unwrap();
         }),
         ("ab", |stand_in, leases| {
             stand_in.fail_next(Action::Commit, Failure::LostReply);
