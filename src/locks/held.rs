@@ -198,7 +198,9 @@ mod tests {
             is_cut: false,
         };
         let add = |name: &str| names.add(name.into());
-        ["lock:c", "{lock:a}:lease", "lock:b", "lock:c"].map(add);
+        ["lock:c", "{lock:a}:lease", "lock:b"]
+            .into_iter()
+            .for_each(add);
         assert!(!names.is_cut);
         names.add("lock:a".into());
         assert!(names.is_cut && names.found.into_iter().eq(["a", "b"]));

@@ -131,3 +131,14 @@ fn worst_of_each(asked: &[AskedShard]) -> Vec<Finding> {
     };
     (0..topics).filter_map(worst).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_that_were_not_asked_are_not_good() {
+        let severities = [3, 2].map(|asked| answering(asked, 3, None).severity);
+        assert_eq!(severities, [Good, NotTold]);
+    }
+}

@@ -117,4 +117,12 @@ mod tests {
             assert_eq!(terms.unwrap().skew, ms(skew));
         }
     }
+
+    #[test]
+    fn max_hold_comes_before_a_known_end() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let keep = Keep::lease(9 * second).held_until(now + 9 * second);
+        let terms = keep.max_hold(second).checked(now, Duration::ZERO);
+        assert_eq!(terms.unwrap().end, Some(now + second));
+    }
 }

@@ -361,7 +361,9 @@ fn a_lost_answer_is_unknown_for_every_call_and_is_repaired() {
         stand_in.fail_next(Action::Renew, Failure::LostReply);
         assert!(is_unknown(lease.verify().unwrap_err()) && lease.is_held());
         stand_in.fail_next(Action::Renew, Failure::LostReply);
-        assert!(is_unknown(lease.renew(SECOND).unwrap_err()));
+        assert!(is_unknown(lease.renew(HOUR).unwrap_err()));
+        let left = lock.inspect().unwrap().holders()[0].remaining();
+        assert!(left > Some(HOUR / 2), "executed: {left:?}");
         stand_in.fail_next(Action::Release, Failure::LostReply);
         assert!(is_unknown(lease.release().unwrap_err()));
         assert!(

@@ -89,6 +89,8 @@ fn ends_in_time(gone: Gone, told: Told) {
     }
     let said = tool.silence();
     let silent_after = since.elapsed();
+    // The guardian leaves the margin.
+    assert!(!matches!(gone, Gone::ToolStopped) || is_locked(&server));
     assert!(silent_after < LEASE, "{gone:?} {told:?}: {silent_after:?}");
     // A stopped tool cannot signal.
     let expected = match gone {
