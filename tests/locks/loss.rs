@@ -168,7 +168,7 @@ fn max_hold_ends_it_however_often_it_is_renewed() {
     assert!(lease.remaining() <= 1_200 * MS);
     // If its holder dies, the server does not keep it longer either.
     let left: i64 = bench.conn.pttl("lock:a").unwrap();
-    assert!(left <= 1_200);
+    assert!((1_200 - 750..=1_200).contains(&left), "{left}");
     assert!(lease.lost().wait_for(LONG));
     assert!(started.elapsed() >= 1_200 * MS && started.elapsed() < 1_200 * MS + SLACK);
     assert_eq!(lease.lost().reason(), Some(LostReason::MaxHold));
@@ -411,7 +411,8 @@ fn a_lease_that_our_clock_ended_is_over_whatever_the_server_says() {
         // A manual renewal also subtracts the skew.
         let lease = lock.acquire(LONG).unwrap();
         lease.renew(10_000 * MS).unwrap();
-        assert!(lease.remaining() <= 8_500 * MS, "{:?}", lease.remaining());
+        let left = lease.remaining();
+        assert!(left <= 8_500 * MS && left > 8_500 * MS - SLACK, "{left:?}");
         lease.release().unwrap();
 
         // The server's success arrives after the end.
@@ -427,6 +428,6 @@ fn a_lease_that_our_clock_ended_is_over_whatever_the_server_says() {
         // No more renewals, so the next holder does not wait longer.
         assert!(is_lost(&lease.renew(LONG)));
         let left: i64 = bench.conn.pttl("lock:a").unwrap();
-        assert!((1..=1_500).contains(&left), "{left}");
+        assert!((1_500 - 1_000..=1_500).contains(&left), "{left}");
     });
 }

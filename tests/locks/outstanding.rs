@@ -379,10 +379,11 @@ fn the_holders_own_renewal_respects_max_hold() {
                 "{too_long:?}"
             );
             lease.renew(HOUR).unwrap();
-            assert!(lease.remaining() <= longest);
+            let ours = lease.remaining();
+            assert!(ours <= longest && ours > longest - 2 * SLACK, "{ours:?}");
             let key = format!("lock:{}", lock.name());
             let left: i64 = conn.pttl(&key).unwrap();
-            assert!((1..=4_010).contains(&left), "{lock:?} {left} ms");
+            assert!((2_500..=4_010).contains(&left), "{lock:?} {left} ms");
         }
     });
 }

@@ -265,7 +265,8 @@ fn dropping_all_beside_a_silent_server_takes_one_timeout() {
         server.freeze().unwrap();
         let asked = Instant::now();
         drop(leases);
-        assert!(asked.elapsed() < 400 * MS + SLACK, "{:?}", asked.elapsed());
+        let took = asked.elapsed();
+        assert!(took >= 400 * MS && took < 400 * MS + SLACK, "{took:?}");
         server.thaw().unwrap();
     });
 }
