@@ -39,6 +39,7 @@ mod processes;
 mod refused;
 mod remains;
 mod running;
+mod second_events;
 mod semaphores;
 mod set_failures;
 mod sets;

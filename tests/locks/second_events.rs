@@ -1,0 +1,104 @@
+//! A call whose connection closes before its answer is sent again: what then becomes of it, for
+//! every kind.
+
+use std::time::Duration;
+
+use leasehold::{Error, Lock, Result};
+use redis::Commands;
+
+use crate::common::{
+    LONG, MS, Proxy, Server, clients,
+    hold::{comes_true, every_kind},
+    locks::quick,
+    proxy::Point,
+    wait::{at_once, tracked_keys},
+};
+
+const ANSWER: Duration = Duration::from_millis(1_200);
+
+/// What happens to the second copy, and whether the call may then know its outcome.
+type Second = (&'static str, bool, fn(Point<'_>));
+
+const SECONDS: [Second; 8] = [
+    ("refused", false, |point| point.refuse("NOPERM no")),
+    ("refused for now", true, |point| {
+        point.refuse("LOADING not yet")
+    }),
+    ("refused by a replica", true, |point| {
+        point.refuse("READONLY a replica by now");
+    }),
+    ("of another kind", false, |point| {
+        point.refuse("WRONGTYPE no")
+    }),
+    ("closed before", true, |point| point.cut_before()),
+    ("closed after", true, |point| point.cut_after()),
+    ("unanswered", false, |point| point.swallow()),
+    ("late", true, |point| point.delay(300 * MS)),
+];
+
+/// Prepares the call, and makes it after the faults are in place.
+type Call = fn(&Lock, &dyn Fn()) -> Result<()>;
+
+const CALLS: [(&str, Call); 4] = [
+    ("try_acquire", |lock, faults| {
+        faults();
+        lock.try_acquire().map(drop)
+    }),
+    ("acquire", |lock, faults| {
+        faults();
+        lock.acquire(LONG).map(drop)
+    }),
+    ("renew", |lock, faults| {
+        let lease = lock.acquire(LONG)?;
+        faults();
+        lease.renew(LONG)
+    }),
+    ("release", |lock, faults| {
+        let lease = lock.acquire(LONG)?;
+        faults();
+        lease.release()
+    }),
+];
+
+/// Never `Contended` or a plain refusal: the first copy was executed. Whatever is told, no
+/// lock is left.
+#[test]
+fn a_call_sent_again_is_done_or_unknown_and_leaves_no_lock() {
+    let cases = CALLS.map(|call| SECONDS.map(|second| (call, second)));
+    at_once(
+        cases.into_iter().flatten(),
+        |((name, call), (second, may_know, happens))| {
+            let server = Server::start().unwrap();
+            let proxy = Proxy::in_front_of(&server).unwrap();
+            let mut conn = server.connection().unwrap();
+            let locks = quick(&proxy.url(), ANSWER).with(crate::options().lease(6 * LONG));
+            for lock in every_kind(&locks) {
+                let what = format!("{name} of {}, {second}", lock.name());
+                let key = format!("lock:{}", lock.name());
+                drop(lock.acquire(LONG).unwrap());
+                assert!(comes_true(|| !conn.exists::<_, bool>(&key).unwrap()));
+                let faults = || {
+                    if name.starts_with("re") {
+                        // The watchdog has read it on its own connection.
+                        let mut conn = server.connection().unwrap();
+                        assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
+                        proxy.leave_alone(&clients::told_of_changes(&mut conn));
+                    }
+                    proxy.at_command(1).about(&key).cut_after();
+                    happens(proxy.at_command(2).about(&key));
+                };
+                let told = call(&lock, &faults);
+                let is_unknown = matches!(told, Err(Error::Unknown { .. }));
+                let waits = name == "acquire" && second != "refused" && second != "of another kind";
+                let is_done = told.is_ok() && (may_know || waits);
+                // A key of another kind proves that a hold has ended, whatever became of its renewal.
+                let is_lost = (name, second) == ("renew", "of another kind")
+                    && matches!(told, Err(Error::Lost { .. }));
+                assert!(is_unknown || is_done || is_lost, "{what}: {told:?}");
+                assert!(proxy.happened(), "{what}");
+                let is_free = || !conn.exists::<_, bool>(&key).unwrap();
+                assert!(comes_true(is_free), "{what}: not released");
+            }
+        },
+    );
+}
