@@ -22,13 +22,13 @@ type Second = (&'static str, bool, fn(Point<'_>));
 const SECONDS: [Second; 8] = [
     ("refused", false, |point| point.refuse("NOPERM no")),
     ("refused for now", true, |point| {
-        point.refuse("LOADING not yet")
+        point.refuse("LOADING not yet");
     }),
     ("refused by a replica", true, |point| {
         point.refuse("READONLY a replica by now");
     }),
     ("of another kind", false, |point| {
-        point.refuse("WRONGTYPE no")
+        point.refuse("WRONGTYPE no");
     }),
     ("closed before", true, |point| point.cut_before()),
     ("closed after", true, |point| point.cut_after()),

@@ -242,7 +242,11 @@ fn the_key_beside_the_lock_has_to_be_a_companion() {
 fn a_foreign_key_beside_a_held_lock_is_unchanged() {
     let (_server, mut conn) = start();
     for kind in [BARE, MUTEX, LEVEL, PERMIT, READER, WRITER] {
-        for value in TYPES {
+        let fences: [Value<'_>; 2] = [
+            &["HSET", "?", "fence", "x"],
+            &["HSET", "?", "fence", "9007199254740991"],
+        ];
+        for value in TYPES.into_iter().chain(fences) {
             assert!((kind.try_acquire)(&mut conn, "a", &token()).unwrap());
             put(&mut conn, COMPANION, &["DEL", "?"]);
             put(&mut conn, COMPANION, value);

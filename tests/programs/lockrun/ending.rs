@@ -39,11 +39,11 @@ fn a_command_that_ignores_the_signal_is_killed_after_the_grace_period() {
         let script = format!("trap '' TERM; echo in; {LONG}");
         let mut tool = Tool::start(&server, "--grace 400ms", &script);
         tool.hear("in");
-        let told = Instant::now();
+        let asked = Instant::now();
         tool.signal(Signal::SIGTERM);
         tool.ends_with(137);
         // Not later either: it does not wait for a dead process.
-        let took = told.elapsed();
+        let took = asked.elapsed();
         assert!(took >= ms(400) && took < ms(3_000) + SLACK, "{took:?}");
         assert!(!is_locked(&server));
     });
