@@ -43,8 +43,11 @@ fn a_command_that_ignores_the_signal_is_killed_after_the_grace_period() {
         tool.signal(Signal::SIGTERM);
         tool.ends_with(137);
         // Not later either: it does not wait for a dead process.
-        let took = asked.elapsed();
-        assert!(took >= ms(400) && took < ms(3_000) + SLACK, "{took:?}");
+        let ended_after = asked.elapsed();
+        assert!(
+            ended_after >= ms(400) && ended_after < ms(3_000) + SLACK,
+            "{ended_after:?}"
+        );
         assert!(!is_locked(&server));
     });
 }
