@@ -411,7 +411,9 @@ impl Wait<'_> {
     fn lease(&self, grant: LeaseGrant) -> Option<Lease> {
         // At most one hold exists at a time.
         let earlier = grant.fence.and_then(|fence| fence.before(1));
-        (self.hold).note_ended(earlier, grant.end, self.stack.clock.now());
+        if let Some(end) = grant.terms.end {
+            (self.hold).note_ended(earlier, end, self.stack.clock.now());
+        }
         let keep = |lease_state| Some(Handle::keep(&self.stack.keeper, lease_state));
         let lease = Lease::begin(&self.stack, self.settings, &self.hold, grant, keep);
         self.stack.server.start_notifications();

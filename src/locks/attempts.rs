@@ -183,8 +183,7 @@ impl<'a> Attempts<'a> {
         let grant = LeaseGrant {
             fence,
             since: sent,
-            end,
-            look_at: Some(now + ARMED_WITHIN),
+            terms: (self.settings).terms(sent, end, Some(now + ARMED_WITHIN), self.skew),
             turns: turns.filter(|_| self.hold.kind == LockKind::Mutex),
             unanswered_before: self.is_out,
         };

@@ -99,10 +99,7 @@ pub(crate) struct LeaseGrant {
     pub(crate) fence: Option<FencingToken>,
     /// A moment just before the attempt was sent, or the moment of the hand-over.
     pub(crate) since: Instant,
-    /// The end by our clock, unless it is renewed.
-    pub(crate) end: Instant,
-    /// When the watchdog first looks at the lease. From then on the server reports its loss.
-    pub(crate) look_at: Option<Instant>,
+    pub(crate) terms: Terms,
     /// The hand-over budget, if the lock may be handed over.
     pub(crate) turns: Option<HandOverBudget>,
     /// An attempt before the granted one got no reply.
@@ -118,17 +115,7 @@ impl Lease {
         grant: LeaseGrant,
         keep: impl FnOnce(LeaseState) -> Option<Handle>,
     ) -> Option<Self> {
-        // A limit beyond the range of the clock has no effect.
-        let longest = settings.max_hold;
-        let cap = longest.and_then(|longest| grant.since.checked_add(longest));
-        let terms = Terms {
-            lease: settings.lease,
-            cap,
-            end: Some(cap.map_or(grant.end, |cap| cap.min(grant.end))),
-            renews: settings.renewal,
-            look_at: grant.look_at,
-            skew: settings.skew_on(&*stack.server),
-        };
+        let terms = grant.terms;
         let events = settings.events.clone();
         let holder = settings.owner.clone();
         let lease_state = LeaseState::new(hold, holder, grant.fence, &terms, events, stack.clock);

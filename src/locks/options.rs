@@ -11,6 +11,7 @@ use crate::{
     error::{Result, ensure},
     event::{EventSink, Events, Hooks},
     name::Owner,
+    renewing::entry::Terms,
     server::Server,
     time::lease_millis,
     waiting::HandOverBudget,
@@ -399,6 +400,26 @@ impl Settings {
     /// Returns the length of a lease before its first renewal.
     pub(crate) fn longest_at_first(&self) -> Duration {
         (self.max_hold).map_or(self.lease, |longest| longest.min(self.lease))
+    }
+
+    /// Returns the terms of a lease that was granted at `since` and ends then, unless it is renewed.
+    pub(crate) fn terms(
+        &self,
+        since: Instant,
+        end: Instant,
+        look_at: Option<Instant>,
+        skew: Duration,
+    ) -> Terms {
+        // A limit beyond the range of the clock has no effect.
+        let cap = (self.max_hold).and_then(|longest| since.checked_add(longest));
+        Terms {
+            lease: self.lease,
+            cap,
+            end: Some(cap.map_or(end, |cap| cap.min(end))),
+            renews: self.renewal,
+            look_at,
+            skew,
+        }
     }
 
     /// Returns true if a lock with these settings may be handed over.

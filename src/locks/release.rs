@@ -286,8 +286,7 @@ impl Lease {
         let grant = LeaseGrant {
             fence: self.fencing_token().map(FencingToken::next),
             since: now,
-            end,
-            look_at: None,
+            terms: settings.terms(now, end, None, self.skew),
             turns: Some(turns.spend(now, end, settings.longest_at_first())?),
             unanswered_before: false,
         };

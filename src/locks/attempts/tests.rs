@@ -59,7 +59,8 @@ fn a_grant_expires_one_lease_after_it_was_sent() {
     else {
         unreachable!("{outcome:?}");
     };
-    assert_eq!((grant.since, grant.end), (sent, sent + settings.lease));
+    let end = Some(sent + settings.lease);
+    assert_eq!((grant.since, grant.terms.end), (sent, end));
     assert_eq!(next_asks_at, sent + 5 * MS + ASKS_AGAIN);
     assert!(!grant.unanswered_before);
 }
