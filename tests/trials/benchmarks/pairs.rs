@@ -174,7 +174,7 @@ impl Locker {
         Ok(Self {
             url: url.to_owned(),
             locks,
-            release: Script::new(include_str!("../../src/wire/release.lua")),
+            release: Script::new(include_str!("../../../src/wire/release.lua")),
         })
     }
 

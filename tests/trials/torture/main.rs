@@ -1,12 +1,14 @@
 //! Attacks every promise of the locks at once, for as long as you like, and reports the result.
 //!
 //! ```text
-//! cargo run --release --example torture -- --minutes 10
-//! cargo run --release --example torture -- --seed 7 --minutes 1 --kinds stop-holder,kill-holder
-//! --json cargo run --release --example torture -- --topology sentinel --minutes 10 cargo run
-//! --release --example torture -- --permits 1,3,16 --minutes 10 cargo run --release --example
-//! torture -- --sets --minutes 10 cargo run --release --example torture -- --pairs --minutes 5
-//! cargo run --release --example torture -- --bug all
+//! torture="cargo run --release --package trials --bin torture --"
+//! $torture --minutes 10
+//! $torture --seed 7 --minutes 1 --kinds stop-holder,kill-holder --json
+//! $torture --topology sentinel --minutes 10
+//! $torture --permits 1,3,16 --minutes 10
+//! $torture --sets --minutes 10
+//! $torture --pairs --minutes 5
+//! $torture --bug all
 //! ```
 //!
 //! A run is a series of rounds. Each round starts one or more servers, worker processes, and a
@@ -26,7 +28,7 @@ mod clock;
     clippy::panic,
     reason = "shared with the tests, which fail by panicking"
 )]
-#[path = "../../tests/common/mod.rs"]
+#[path = "../../common/mod.rs"]
 mod common;
 mod crew;
 mod faults;

@@ -79,7 +79,7 @@ impl Market {
         if !has_redis_py() {
             return Ok(None);
         }
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/benchmarks/purchases.py");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benchmarks/purchases.py");
         let mut python = Worker::of(Command::new("python3").arg(script).arg(server.url()))?;
         let mut rounds = Vec::new();
         for round in 0..=effort.rounds {

@@ -200,8 +200,8 @@ impl ByHand {
         Ok(Self {
             sides: [Hands::new(server)?, Hands::new(server)?],
             attempt,
-            acquire: Script::new(include_str!("../../src/recipes/mutex/acquire.lua")),
-            release: Script::new(include_str!("../../src/wire/release.lua")),
+            acquire: Script::new(include_str!("../../../src/recipes/mutex/acquire.lua")),
+            release: Script::new(include_str!("../../../src/wire/release.lua")),
         })
     }
 

@@ -4,15 +4,15 @@
 //! all servers at the end.
 //!
 //! ```text
-//! cargo run --example failover -- crash
-//! cargo run --example failover -- planned
-//! cargo run --example failover -- freeze --replicas 1 --servers 3
-//! cargo run --example failover -- crash --on cluster
+//! cargo run --package trials --bin failover -- crash
+//! cargo run --package trials --bin failover -- planned
+//! cargo run --package trials --bin failover -- freeze --replicas 1 --servers 3
+//! cargo run --package trials --bin failover -- crash --on cluster
 //! ```
 
 #![allow(clippy::print_stdout, reason = "a command-line program")]
 
-#[path = "../../tests/common/mod.rs"]
+#[path = "../../common/mod.rs"]
 #[allow(clippy::unwrap_used, reason = "the tests' helpers fail by panicking")]
 mod common;
 

@@ -20,8 +20,8 @@ pub(crate) fn free(
     effort: Effort,
 ) -> anyhow::Result<()> {
     let locks = Locks::connect(&server.url())?;
-    let acquire = Script::new(include_str!("../../src/recipes/mutex/acquire.lua"));
-    let release = Script::new(include_str!("../../src/wire/release.lua"));
+    let acquire = Script::new(include_str!("../../../src/recipes/mutex/acquire.lua"));
+    let release = Script::new(include_str!("../../../src/wire/release.lua"));
     let guards = |_: &mut Connection, thread: usize| {
         let lease = locks.lock(&name(thread)).acquire(Duration::ZERO)?;
         Ok(lease.release()?)

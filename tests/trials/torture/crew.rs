@@ -156,7 +156,7 @@ pub(crate) fn programs() -> HashMap<String, String> {
     }
     let beside = env::current_exe()
         .ok()
-        .and_then(|path| Some(path.parent()?.parent()?.join("lockrun")));
+        .and_then(|path| Some(path.parent()?.join("lockrun")));
     if let Some(path) = beside.filter(|path| path.is_file()) {
         found.insert("lockrun".to_owned(), path.to_string_lossy().into_owned());
     }

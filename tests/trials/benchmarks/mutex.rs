@@ -21,8 +21,8 @@ const KEY: &str = "lock:benchmark-mutex";
 const COMPANION: &str = "{lock:benchmark-mutex}:lease";
 
 pub(crate) fn mutex(connections: &mut [Connection], effort: Effort) -> anyhow::Result<()> {
-    let acquire = Script::new(include_str!("../../src/recipes/mutex/acquire.lua"));
-    let release = Script::new(include_str!("../../src/wire/release.lua"));
+    let acquire = Script::new(include_str!("../../../src/recipes/mutex/acquire.lua"));
+    let release = Script::new(include_str!("../../../src/wire/release.lua"));
     let fenced_by_hand = |conn: &mut Connection, _: usize| {
         let token = Uuid::new_v4().to_string();
         let fence: Option<u64> = acquire

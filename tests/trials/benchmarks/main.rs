@@ -1,16 +1,16 @@
 //! Compares the speed with the same work written by hand, in one run: `cargo run --release
-//! --example benchmarks`.
+//! --package trials --bin benchmarks`.
 #![allow(clippy::print_stdout, reason = "a command-line program")]
 
 mod by_hand;
 mod chart;
 mod clusters;
-#[path = "../../tests/common/mod.rs"]
+#[path = "../../common/mod.rs"]
 #[allow(clippy::unwrap_used, reason = "the tests' helpers fail by panicking")]
 mod common;
 mod crowds;
 #[allow(dead_code, reason = "shared with examples that draw other charts")]
-#[path = "../shared/drawing.rs"]
+#[path = "../../../examples/shared/drawing.rs"]
 mod drawing;
 mod guards;
 mod measure;
