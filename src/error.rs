@@ -336,7 +336,7 @@ impl fmt::Display for Error {
                 }
                 ""
             }
-            Self::Cancelled { .. } => "the wait was cancelled",
+            Self::Cancelled { .. } => "cancelled",
             Self::Lost { reason, .. } => match reason {
                 Some(reason) => return write!(f, "the lock was lost: {reason}"),
                 None => "the lock is no longer ours",
