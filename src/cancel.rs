@@ -23,7 +23,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Set it with [`Options::cancel`](crate::Options::cancel).
 ///
 /// The wait ends at once with [`Error::Cancelled`](crate::Error::Cancelled) and leaves nothing
-/// behind: it leaves the queue, removes a waiting writer's intent, and gives back a lock that was
+/// behind: it leaves the queue, removes a waiting writer's intent, and releases a lock that was
 /// granted or handed over at that moment. If an attempt was already sent, the wait ends with its
 /// reply, at most one I/O time-out of the pool later. A connection that is being opened delays the
 /// end too. Locks that are held are not affected. A `Cancel` cannot be reset: to wait again, create
@@ -95,7 +95,7 @@ impl Cancel {
         self.raised.load(Ordering::SeqCst) || self.also.as_ref().is_some_and(|also| also())
     }
 
-    /// Returns one that also counts as cancelled once `also` returns true.
+    /// Returns a `Cancel` that also counts as cancelled once `also` returns true.
     pub(crate) fn or_when(&self, also: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self {
             also: Some(Arc::new(also)),

@@ -28,7 +28,7 @@ pub struct ErrorContext {
     pub lock: String,
 }
 
-/// Why a lease was lost.
+/// The reason why a lease was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
@@ -57,20 +57,20 @@ pub enum LostReason {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The lock was not free for the whole wait, or others kept changing it, or the limit of a set
-    /// passed before this lock was asked for. Nothing was done.
+    /// Someone else held the lock until the end of the wait, or others kept changing it, or the
+    /// limit of a set passed before this lock was asked for. Nothing was done.
     Contended {
         /// The function and the lock.
         context: ErrorContext,
         /// The length of the wait of [`Lock::acquire`](crate::Lock::acquire) or a similar function;
-        /// of a set, of the whole wait.
+        /// for a set, of the whole wait.
         waited: Option<Duration>,
         /// A holder that keeps us out, if it acquired the lock by the same
         /// [`Locks`](crate::Locks).
         holder: Option<String>,
         /// The time left of the holder's lease, by the last reply. The holder may renew or release
-        /// it. Of a reader's wait `None` in a holder's last second: it may be a waiting writer that
-        /// keeps us out.
+        /// it. For a reader it is `None` in a holder's last second, since a waiting writer may keep
+        /// us out instead.
         remaining: Option<Duration>,
     },
     /// The wait was cancelled by its [`Cancel`](crate::Cancel). Nothing was done, or it was undone.
@@ -89,7 +89,7 @@ pub enum Error {
         /// marked, or what the lock's key holds instead.
         source: Option<Arc<Error>>,
     },
-    /// The command was sent and no reply: it may have been executed.
+    /// The command was sent, but no reply came: it may have been executed.
     ///
     /// After an acquire, [`Error::token`] returns the token that may hold the lock. Release it on
     /// another connection.
@@ -117,7 +117,7 @@ pub enum Error {
         /// The first error.
         source: RedisError,
     },
-    /// It happened, but the reply does not have the requested type.
+    /// The command was executed, but its reply does not have the requested type.
     Reply {
         /// The function and the lock.
         context: ErrorContext,
@@ -223,8 +223,8 @@ impl Error {
         )
     }
 
-    /// Returns true if nothing happened and the same call may succeed later, without a change of
-    /// the call, the access rights or the password.
+    /// Returns true if nothing was executed and the same call may succeed later, without a change
+    /// of the call, the access rights or the password.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Redis { source, .. } => may_pass(source),
@@ -278,7 +278,7 @@ impl Error {
         }
     }
 
-    /// Returns true if `?` converted it from a redis-rs error, so it names no function.
+    /// Returns true if `?` converted this from a redis-rs error, so that it names no function.
     pub(crate) fn is_unnamed(&self) -> bool {
         matches!(self.context(), Some(ErrorContext { operation: "", .. }))
     }

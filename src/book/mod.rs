@@ -1,4 +1,4 @@
-//! The functions of *Redis in Action*, and of the articles about it, in the order of the book.
+//! The functions of *Redis in Action* and of the articles about it, in the order of the book.
 //!
 //! | section | listing | module | file |
 //! |---|---|---|---|
@@ -10,10 +10,12 @@
 //! | 6.3.2–6.3.4 | `acquire_fair_semaphore`, … | [`semaphore`] | `acquire_fair_semaphore.rs` |
 //! | the article | its read-write locks | [`article`] | `one_hash/`, `two_key/` |
 //!
-//! The crate's root has the functions of the book too. `docs/book.md` compares them line by line.
+//! The crate's root re-exports the functions of the book. `docs/book.md` compares them line by
+//! line. [`lock`] also has functions that the book does not have, such as
+//! [`with_locks`](crate::with_locks).
 
-// Called by users only. It stands on `wire`, the transactions of `recipes` and values: no other
-// room imports it, and it imports no kind of lock that `Locks` has. No locks of its own.
+// Called by users only: no other room imports it. It imports `wire`, the transactions of `recipes`,
+// and rooms of plain values, but none of the kinds of lock in `recipes`. It has no mutex.
 
 pub mod article;
 pub mod lock;

@@ -36,7 +36,7 @@ pub(crate) enum Redirect {
     Moved,
     /// The slot is being moved to another node (`ASK`, `TRYAGAIN`): a later attempt may succeed.
     Moving,
-    /// No node serves the slot now, or the node does not know.
+    /// No node serves the slot now, or the node does not know which does.
     Down,
 }
 
@@ -74,7 +74,7 @@ struct NodeQueue {
     /// All nodes. A node that is asked goes to the end.
     queue: VecDeque<Address>,
     /// The nodes that have not answered, with the moment at which they were asked.
-    /// [`next`](Self::next) enters a node until it answers ([`Map::ask_in_turn`] takes it out).
+    /// [`next`](Self::next) adds a node, and [`Map::ask_in_turn`] removes it once it answers.
     failed: HashMap<Address, Instant>,
     /// The moment at which a node was last asked.
     asked: Option<Instant>,
@@ -83,7 +83,7 @@ struct NodeQueue {
 }
 
 impl NodeQueue {
-    /// Sets the nodes: those that were asked before are at the end.
+    /// Sets the nodes, and puts those that were asked before at the end.
     fn update(&mut self, known: Vec<Address>) {
         let all: Vec<_> = known.into_iter().chain(self.seeds.clone()).collect();
         self.queue.retain(|node| all.contains(node));
@@ -115,7 +115,7 @@ impl NodeQueue {
         Some(node)
     }
 
-    /// The rest of this pause, counted from the last question.
+    /// The time left of this pause, which began with the last question.
     fn rest_left(&self, rest: Duration) -> Duration {
         self.asked
             .map_or(Duration::ZERO, |at| rest.saturating_sub(at.elapsed()))
@@ -144,8 +144,8 @@ impl Map {
         }
     }
 
-    /// Returns the shard of this key. Asks the nodes if it is unknown or in doubt. Ends by the
-    /// deadline.
+    /// Returns the shard of this key. Asks the nodes if the shard is unknown or in doubt. Ends by
+    /// the deadline.
     ///
     /// # Errors
     /// [`Error::Pool`]: no node has answered, or none serves the slot.
@@ -193,7 +193,8 @@ impl Map {
         self.refresh(rest, Deadline::after(CHECK_LIMIT));
     }
 
-    /// Enters a redirect in the map. `None`: the error is not one. Asks and waits for nothing.
+    /// Records a redirect in the map. `None`: the error is not a redirect. Sends nothing and does
+    /// not wait.
     pub(super) fn redirect(&self, error: &RedisError) -> Option<Redirect> {
         let moved_to = match code(error) {
             "ASK" | "TRYAGAIN" => return Some(Redirect::Moving),
@@ -327,7 +328,7 @@ mod tests {
     fn each_error_is_classified() {
         assert_eq!(learnt("-MOVED 7 ::1:9\r\n"), Some(Redirect::Moved));
         let in_scripts = [
-            // 7.0, 6.2.
+            // By Redis 7.0 and by 6.2.
             "-ERR Script attempted to access a non local key in a cluster node script: 0f, on \
              @user_script:17.\r\n",
             "-ERR Error running script (call to f_0f): @user_script: 17: Script attempted to access \
@@ -342,7 +343,7 @@ mod tests {
             "-LOADING not yet\r\n",
             "-MASTERDOWN no\r\n",
             "-ERR Script attempted to execute a command while the cluster is down script: 0f\r\n",
-            // No host.
+            // It names no host.
             "-MOVED 7 :9\r\n",
             "-MOVED 7\r\n",
             "-MOVED x y\r\n",
@@ -369,7 +370,7 @@ mod tests {
                 scope.spawn(|| assert!(map.shard_of("a", by).is_err()));
             }
         });
-        // One after another they would take half of it each.
+        // If they were asked one after another, each would take half of the limit.
         assert!(begun.elapsed() < 5 * LIMIT, "{:?}", begun.elapsed());
     }
 }

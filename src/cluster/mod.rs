@@ -1,9 +1,9 @@
 //! Connections to the masters of a Redis Cluster, with a pool for each shard.
 //!
-//! Other modules use [`Nodes`]. [`map`] asks the nodes and enters their answers, which [`layout`]
-//! parses, in the [`slot_map`].
+//! Other modules use [`Nodes`]. [`map`] asks the nodes, [`layout`] parses their answers, and the
+//! [`slot_map`] records them.
 //!
-//! Locks: a [`PerShard`], for a moment and while a value is made; see [`map`] for its own.
+//! Locks: a [`PerShard`], for a moment and while a value is made. [`map`] lists its own locks.
 
 mod layout;
 mod map;
@@ -83,7 +83,7 @@ impl Nodes {
     /// Creates the nodes with the defaults of [`NodesBuilder`], for a URL such as
     /// `redis+cluster://10.0.0.1:7000,10.0.0.2:7000,10.0.0.3:7000`.
     ///
-    /// Opens no connection and waits for nothing. The URL
+    /// Opens no connection and does not block. The URL
     /// `redis+cluster://[[user]:password@]host[:port][,host[:port]…]` contains some of the nodes
     /// (default port 6379), which name the others. User and password are those of all nodes.
     /// `rediss+cluster://` uses TLS (feature `tls-rustls`, the system's certificates).
@@ -205,12 +205,12 @@ impl Nodes {
         }
     }
 
-    /// The shard that has this key. Asks for the map if that is unknown or in doubt.
+    /// The shard that has this key. Asks for the map if the shard is unknown or in doubt.
     pub(crate) fn shard_for(&self, key: &str, deadline: Deadline) -> Result<ShardId> {
         self.inner.map.shard_of(key, deadline)
     }
 
-    /// The shard that has this key, according to the map: nothing is asked or waited for.
+    /// The shard that has this key, according to the map. Sends nothing and does not wait.
     pub(crate) fn known_shard_of(&self, key: &str) -> Option<ShardId> {
         self.inner.map.known.lock().shard_of(slot_of(key))
     }
@@ -234,7 +234,8 @@ impl Nodes {
         })
     }
 
-    /// Enters a redirect in the map. `None`: the error is not one. Asks and waits for nothing.
+    /// Records a redirect in the map. `None`: the error is not a redirect. Sends nothing and does
+    /// not wait.
     pub(crate) fn redirect(&self, error: &RedisError) -> Option<Redirect> {
         self.inner.map.redirect(error)
     }
@@ -299,7 +300,7 @@ impl Nodes {
         }
     }
 
-    /// Lends a connection to each master that serves slots, or tells why there is none to it.
+    /// Lends a connection to each master that serves slots, or returns the error for that master.
     ///
     /// # Errors
     /// No shard is known.
@@ -489,8 +490,8 @@ impl NodesBuilder {
         self
     }
 
-    /// Builds the nodes for a URL, as for [`Nodes::connect`]. Opens no connection and waits for
-    /// nothing.
+    /// Builds the nodes for a URL, as for [`Nodes::connect`]. Opens no connection and does not
+    /// block.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the URL is not valid, or a size or a time-out is outside its limits.
@@ -499,10 +500,10 @@ impl NodesBuilder {
     }
 
     /// Builds the nodes of a cluster from clients, for settings that a URL cannot express. Opens no
-    /// connection and waits for nothing.
+    /// connection and does not block.
     ///
-    /// The settings of the first client (password, TLS) are used for all nodes. Of the others only
-    /// the address is used.
+    /// The settings of the first client (password, TLS) are used for all nodes. The other clients
+    /// only give their addresses.
     ///
     /// # Errors
     /// As for [`connect`](Self::connect), and if there is no client, one does not use TCP, or one

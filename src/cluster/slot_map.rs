@@ -1,4 +1,4 @@
-//! The shard of each slot: a plain value, into which the answers of nodes are entered.
+//! The shard of each slot: a plain value that records the answers of nodes.
 //!
 //! A shard is a master and its replicas. It keeps its [`ShardId`] in a failover: its address
 //! changes, and its epoch grows. The newest answer replaces everything known before. If that answer
@@ -72,8 +72,8 @@ struct KnownNode {
 /// All shards, and the shard of each slot.
 pub(super) struct SlotMap {
     shards: Vec<Shard>,
-    /// By the id of the node. One that is no longer named stays: a later answer may name it as the
-    /// master of its shard, since nodes learn of a failover one after another.
+    /// By the id of the node. A node that the newest answer does not name stays: a later answer may
+    /// name it as the master of its shard, since nodes learn of a failover one after another.
     members: HashMap<String, KnownNode>,
     slots: Vec<Option<ShardId>>,
     /// The slots whose master announces no address, with its id.
@@ -140,7 +140,7 @@ impl SlotMap {
         self.in_doubt || self.shards.get(id.0).is_none_or(|shard| shard.in_doubt)
     }
 
-    /// Enters whether the master of this epoch, or of any, is in doubt.
+    /// Records whether the master of this epoch, or of any, is in doubt.
     pub(super) fn set_in_doubt(&mut self, id: ShardId, epoch: Option<u64>, in_doubt: bool) {
         if let Some(shard) = self.shards.get_mut(id.0)
             && epoch.is_none_or(|epoch| shard.epoch == epoch)
@@ -156,7 +156,7 @@ impl SlotMap {
         masters.chain(others).collect()
     }
 
-    /// Enters a `MOVED`: this node serves the slot, as the master of its shard.
+    /// Records a `MOVED`: this node serves the slot, as the master of its shard.
     pub(super) fn moved(&mut self, slot: u16, to: &Address) {
         let is_it = |member: &&KnownNode| member.address.as_ref() == Some(to);
         let found = self.members.values().find(is_it).map(|it| it.shard);

@@ -58,7 +58,7 @@ impl<'a> Operation<'a> {
         self.lost_because(None, None)
     }
 
-    /// `failure`: the last one before the loss.
+    /// `failure`: the last failure before the loss.
     pub(crate) fn lost_because(self, reason: Option<LostReason>, failure: Option<Error>) -> Error {
         Error::Lost {
             context: self.context(),
@@ -161,7 +161,7 @@ impl<'a> Operation<'a> {
 /// refused `WAIT`, so their number is unknown.
 pub(crate) const TOO_FEW_REPLICAS: &str = "TOOFEWREPLICAS";
 pub(crate) const REFUSED_WAIT: &str = "REFUSEDWAIT";
-/// Returns true if the master did the write all the same.
+/// Returns true for these two codes: the master did the write.
 pub(crate) fn is_unconfirmed(error: &RedisError) -> bool {
     matches!(error.code(), Some(TOO_FEW_REPLICAS | REFUSED_WAIT))
 }
@@ -214,10 +214,10 @@ pub(crate) fn no_answer() -> RedisError {
 /// The key that holds a value which the command or script does not handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WrongKey {
-    /// The lock's own, or that of a plain command.
+    /// The lock's own key, or the key of a plain command.
     Lock,
     Companion,
-    /// That of a run's mark. The error text names the key.
+    /// The key of a run's mark. The error text names it.
     Mark,
 }
 

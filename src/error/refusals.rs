@@ -51,10 +51,10 @@ pub(crate) fn refusal(error: &RedisError) -> &'static str {
         "NOAUTH" => "requires a password (NOAUTH)",
         "WRONGPASS" => "rejects the user or the password (WRONGPASS)",
         "NOPERM" => ACCESS_LIST,
-        // From a script: before Redis 8, and since.
+        // The refusal of a script: first the text before Redis 8, then the text since.
         _ if message.contains("can't run this command") => ACCESS_LIST,
         _ if message.contains("has no permissions") => ACCESS_LIST,
-        // Only Redis 6.2.
+        // Among the supported servers, only Redis 6.2 has this setting.
         _ if message.contains("after non deterministic commands") => {
             "needs its setting lua-replicate-commands to be yes, the default"
         }
@@ -95,7 +95,7 @@ pub(super) fn cleaned(error: RedisError) -> RedisError {
     if let Some((command, _)) = message.split_once(", with args beginning with") {
         return saying(&error, command);
     }
-    // Before Redis 7.
+    // Before version 7, Redis puts a script's error into a text of its own.
     if message.starts_with("Error running script") {
         return match (
             message.rsplit_once(": -"),

@@ -43,8 +43,8 @@ struct WaitSpan {
 /// | trace | `busy, waiting`: `waited`; `renewed`: `remaining` |
 ///
 /// `error` is the error with all its causes, on one line. While the server is down, every attempt
-/// and every renewal fails. Of such failures only the first, the second, the fourth, the eighth and
-/// so on are sent, as counted in `failures` and [`in_a_row`](AcquireFailed::in_a_row).
+/// and every renewal fails. Only the first, the second, the fourth, the eighth such failure and so
+/// on are sent, as counted in `failures` and [`in_a_row`](AcquireFailed::in_a_row).
 ///
 /// Spans have the level debug and the field `lock`:
 ///

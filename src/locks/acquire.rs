@@ -2,24 +2,26 @@
 //!
 //! [`Lock`](super::Lock) calls [`begin`], [`asks`](Wait::asks) and [`over`](Wait::over) on the
 //! caller's thread. A call with no time-out makes [one attempt](Wait::try_once) on a connection of
-//! the pool. A wait starts with such an attempt too, unless threads of this process already wait or
-//! another process is due to go first. The waits of a set send their first attempts
-//! [together](ask_together_first). If the attempt fails, or is skipped, the wait joins the queue of
+//! the pool. A call that waits starts with such an attempt too, unless threads of this process
+//! already wait or it is the turn of another process; a reentrant lock always does, since its owner
+//! may be the caller. A [`LockSet`](super::LockSet) sends the first attempts of its waits
+//! [together](ask_together_first). If the attempt fails or is skipped, the wait joins the queue of
 //! its lock: [`in_turn`]. [`Attempts`] judges each reply; its header lists the outcomes.
 //!
 //! On a cluster the key may move to another server. Then the wait continues in the queue there,
 //! with the same token and deadline. The first attempt follows up to [`HOPS`] moves at once. A head
 //! looks up the server of the key after each failure: the previous one may be gone and never reply.
 //!
-//! No mutex is locked here during a round trip, except that of the connection that all heads share,
-//! inside [`ask_for_head`](crate::server::Server::ask_for_head). A place locks the queues, and the
-//! start of a lease locks the keeper, each briefly and never one within the other. While the queues
-//! are locked, the wait for a lock of a set also locks the list of the locks that the set holds,
-//! and within it the facts of each.
+//! No mutex is locked here during a round trip, except the one in
+//! [`ask_for_head`](crate::server::Server::ask_for_head), for the connection that all heads share.
+//! A place locks the queues, and the start of a lease locks the keeper: each briefly, and neither
+//! within the other. While the queues are locked, the wait for a lock of a set also locks the list
+//! of the locks that the set holds, and within it the facts of each.
 //!
-//! Every wait cleans up at its end: it leaves the queue, removes a writer's intent, takes a lock
-//! that was handed over meanwhile, gives back a lock that too few replicas have, and leaves to the
-//! watchdog's thread the release of a lock that an attempt without a reply may have acquired.
+//! Every wait cleans up at its end. It leaves the queue, takes a lock that was handed over
+//! meanwhile, and removes a writer's intent. It releases a lock that a cancelled wait was granted,
+//! or that too few replicas have. If an attempt without a reply may have acquired the lock, the
+//! watchdog's thread releases it.
 
 mod in_turn;
 mod together;
@@ -155,7 +157,7 @@ pub(super) fn begin<'a>(
     })
 }
 
-/// Reports an attempt that did not get the lock. `None`: someone else holds it.
+/// Reports an attempt that did not get the lock. `failure`: `None` if someone else holds it.
 fn report_retry(
     operation: Operation<'_>,
     settings: &Settings,
@@ -207,7 +209,7 @@ impl Wait<'_> {
             thread::sleep(pause);
         }
         // An owner that acquires a reentrant lock again must not queue behind threads that wait for
-        // it to release. Only the server knows that it is another's.
+        // it to release. Only the server knows whether another owner holds the lock.
         if self.asks_after.is_some() || self.hold.kind == LockKind::Reentrant {
             // Only the head of the queue writes the intent of waiting writers.
             let leaves_intent = self.stack.queues.waiting(self.key()) == 0;
@@ -221,8 +223,8 @@ impl Wait<'_> {
         self.in_turn()
     }
 
-    /// Ends the wait: gives back what it leaves, and reports the outcome. The inner error: the work
-    /// of `run_once` was already done within the period.
+    /// Ends the wait: cleans up, and reports the outcome. The inner error: the work of `run_once`
+    /// was already done within the period.
     pub(super) fn over(
         mut self,
         acquired: Result<Option<Lease>>,
@@ -231,7 +233,7 @@ impl Wait<'_> {
         self.release_outstanding(&acquired);
         (self.part.is_silent).set(acquired.as_ref().is_err_and(Error::is_silence));
         if self.settings.is_cancelled() {
-            // If the lock was granted or handed over just before, it is given back.
+            // If the lock was granted or handed over just before, it is released.
             if let Ok(Some(lease)) = acquired {
                 let by = (self.part).releases_by(self.deadline, self.stacks.limits.answer);
                 let_go_all(&mut [lease.declined()], by);
@@ -357,9 +359,10 @@ impl Wait<'_> {
     }
 
     /// Returns true if the server may grant this hold while it refuses that of another thread. A
-    /// mutex is granted to one, and refused to all others. Of a semaphore each caller names its
-    /// own number of permits, a reader may share where a writer may not, and a reentrant lock may
-    /// be this owner's. For `run_once` only the server knows whether the work was done meanwhile.
+    /// mutex is granted to one thread and refused to all others. But callers of a semaphore name
+    /// their own numbers of permits, a reader may share where a writer may not, and a reentrant
+    /// lock may be this owner's. For `run_once` only the server knows whether the work was done
+    /// meanwhile.
     fn is_judged_alone(&self) -> bool {
         self.hold.kind != LockKind::Mutex || self.hold.finishing().is_some()
     }
@@ -382,7 +385,7 @@ impl Wait<'_> {
         Ok(true)
     }
 
-    /// Gives back a lock that an attempt may have acquired, or may still acquire, unless the wait
+    /// Releases a lock that an attempt may have acquired, or may still acquire, unless the wait
     /// returns a lease of this hold, which releases it. The watchdog's thread retries until the
     /// server replies. If the server is replying, a release is also sent here, in case the process
     /// exits at once.

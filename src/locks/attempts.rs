@@ -10,7 +10,7 @@
 //! - **No reply, or an unexpected one**: try again; at the deadline return `Unknown`.
 //! - **A temporary refusal**, such as `LOADING` or `OOM`: try again; at the deadline return it.
 //! - **The key has moved to another server**: try again there.
-//! - **Granted, but too few replicas have it**: try again; at the deadline give the lock back and
+//! - **Granted, but too few replicas have it**: try again; at the deadline release the lock and
 //!   return that error.
 //! - **Any other refusal**: return it; after an attempt without a reply, return `Unknown`.
 
@@ -40,12 +40,12 @@ const INTENT_ENDS: Duration = Duration::from_secs(1);
 /// loss.
 const ARMED_WITHIN: Duration = Duration::from_millis(20);
 
-/// What is known about the lock after the attempts so far.
+/// The state of the lock, as far as the attempts so far show it.
 #[derive(Debug)]
 pub(super) enum Standing {
     /// No reply has named its holder.
     Nothing,
-    /// Another holder has it, by a reply. All leases of the holders end then, if that is known.
+    /// A reply named another holder. All leases of the holders end at this moment, if it is known.
     Busy(Option<Instant>),
     /// It may be ours: an attempt got no reply, or its lease was over when the reply came, or too
     /// few replicas have it, and no later reply named another holder.
@@ -69,7 +69,7 @@ pub(super) struct Attempts<'a> {
     pub(super) standing: Standing,
     /// An attempt got no reply: it may still be executed, whatever later replies say.
     pub(super) is_out: bool,
-    /// Why the last attempt failed, if it did.
+    /// The failure of the last attempt, if it failed.
     pub(super) failure: Option<Error>,
 }
 
@@ -80,12 +80,12 @@ pub(super) enum AttemptOutcome {
         grant: LeaseGrant,
         /// The way this thread leaves its queue.
         leaving: Leaving,
-        /// When the next thread in the queue asks, unless an event wakes it earlier.
+        /// The moment at which the next thread in the queue asks, unless an event wakes it earlier.
         next_asks_at: Instant,
     },
     /// Someone else holds the lock.
     Refused {
-        /// When to ask again: at the end of the holder's lease, or earlier in case the server's
+        /// The time to ask again: the end of the holder's lease, or earlier in case the server's
         /// notification is lost. `None`: the server sends no notifications.
         ask_again_at: Option<Instant>,
     },

@@ -27,7 +27,7 @@ use crate::{
 const NODES_AGREE: Duration = Duration::from_millis(250);
 const RELEASING: &str = "Lease::commit_and_release";
 
-/// Which call of [`Lease::commit_once`] executed the commit.
+/// The call of [`Lease::commit_once`] that executed the commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "it tells whether this call wrote anything"]
 #[non_exhaustive]
@@ -389,8 +389,8 @@ impl Lease {
         }
     }
 
-    /// Sends a transaction again if a replica that is behind its master has read the proof of the
-    /// hold: a look finds that out.
+    /// Sends a transaction, and sends it again if it found the lock lost but a look finds it held:
+    /// then a replica that is behind its master answered the read of the proof.
     fn unless_behind<T>(&self, mut send: impl FnMut() -> Result<T>) -> Result<T> {
         let done = send();
         let Err(Error::Lost { .. }) = done else {

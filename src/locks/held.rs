@@ -156,7 +156,7 @@ impl Names<'_> {
     }
 
     /// Adds a key, unless it is the companion or a mark of a lock: no lock's name looks like those.
-    /// Of too many names the first stay.
+    /// If there are too many names, drops the last.
     fn add(&mut self, key: Vec<u8>) {
         let key = String::from_utf8(key).unwrap_or_default();
         let Some(name) = key.strip_prefix(self.prefix) else {

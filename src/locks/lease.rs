@@ -301,8 +301,8 @@ impl Lease {
         self.stack.process.is_forked_child()
     }
 
-    /// Looks at the lease or renews it, on a connection of the pool. Returns a moment before the
-    /// call was sent. Must not be called in a forked child.
+    /// Looks at the lease or renews it, on a connection of the pool. Returns the time just before
+    /// the call was sent. Must not be called in a forked child.
     pub(super) fn ask(&self, name: &'static str, ask: Ask) -> Result<Instant> {
         if !self.is_held() {
             // The server could say yes again, for the next hold of the same owner.

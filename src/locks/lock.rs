@@ -100,7 +100,7 @@ impl Lock {
     /// - [`Error::Invalid`](crate::Error::Invalid): the name or an option is invalid, or the URL is
     ///   for another kind of server. This error, like a wrong password, ends the wait at once.
     /// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so the lock may be ours. It is
-    ///   given back as soon as the server replies, however late the server executes the attempt.
+    ///   released as soon as the server replies, however late the server executes the attempt.
     /// - [`Error::Pool`](crate::Error::Pool): no connection.
     /// - [`Error::TooOld`](crate::Error::TooOld): the server is older than Redis 6.2 or Valkey 7.2.
     /// - [`Error::WrongKind`](crate::Error::WrongKind): the key does not hold a lock of this kind.
@@ -268,7 +268,7 @@ impl Lock {
         [&*self.settings.prefix, &self.name].concat()
     }
 
-    /// Returns the time now, and after this wait.
+    /// Returns the current time, and the deadline after this wait.
     pub(super) fn now_and_after(&self, timeout: Duration) -> (Instant, Deadline) {
         let clock = self.stacks.clock;
         (clock.now(), clock.after(timeout))
@@ -311,8 +311,8 @@ impl Lock {
         begin(operation, &self.stacks, &self.settings, hold, timeout, part)
     }
 
-    /// Converts what [`acquire_hold`](Self::acquire_hold) returned. Only with `run_once` there is
-    /// work that was already done.
+    /// Converts the result of [`acquire_hold`](Self::acquire_hold). Only `run_once` can find its
+    /// work already done.
     pub(super) fn or_contended(
         &self,
         operation: Operation<'_>,

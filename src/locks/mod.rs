@@ -148,8 +148,7 @@ impl Locks {
     /// until its deadline, any other call for one I/O time-out, and then returns
     /// [`Error::Redis`](crate::Error::Redis) with the code `ASK` or `TRYAGAIN`; so does a commit,
     /// unless under a mutex, even if the lock has not moved yet. A slot usually migrates in a
-    /// millisecond. A lease may be lost if the migration of its slot takes most of
-    /// the lease.
+    /// millisecond. A lease may be lost if the migration of its slot takes most of the lease.
     ///
     /// Two names with the same part in braces share a slot: `{shop}:report` and `{shop}:orders`.
     /// The keys that [`Lease::commit`] writes must share the slot of the lock.

@@ -138,7 +138,7 @@ impl Options {
     /// A granted lock has been in the memory of the master and of `count` replicas at one moment.
     /// It survives the loss of the master if one of those replicas is promoted. If too few replicas
     /// confirm, the attempt is retried with the same token, so that no one else gets the lock
-    /// meanwhile. At the deadline of [`acquire`](crate::Lock::acquire) the lock is given back, and
+    /// meanwhile. At the deadline of [`acquire`](crate::Lock::acquire) the lock is released, and
     /// the error is [`Error::TooFewReplicas`](crate::Error::TooFewReplicas). A renewal that too few
     /// replicas confirm is retried too; the lease then ends at the last confirmed end. A release
     /// does not wait for replicas.
@@ -402,7 +402,8 @@ impl Settings {
         (self.max_hold).map_or(self.lease, |longest| longest.min(self.lease))
     }
 
-    /// Returns the terms of a lease that was granted at `since` and ends then, unless it is renewed.
+    /// Returns the terms of a lease that was granted at `since` and ends at `end`, unless it is
+    /// renewed.
     pub(crate) fn terms(
         &self,
         since: Instant,

@@ -37,7 +37,7 @@ use crate::{
 };
 
 const RELEASE: &str = "Lease::release";
-/// A silent server gets at least this time to take back what a failed wait or commit leaves.
+/// A silent server gets at least this time to release what a failed wait or commit leaves.
 pub(super) const GIVES_BACK_WITHIN: Duration = Duration::from_millis(100);
 
 impl Lease {
@@ -237,7 +237,7 @@ impl Lease {
         }
     }
 
-    /// Records why the lock was not given back, or what its key holds instead.
+    /// Records why the lock was not released, or what its key holds instead.
     pub(super) fn failed(&self, failure: RenewalError) {
         (self.lease_state()).renewal_failed(&Arc::new(failure), false);
     }
@@ -296,8 +296,8 @@ impl Lease {
     }
 }
 
-/// Hands over or releases all of these, in one write to each server and to all servers at once.
-/// Leaves to the watchdog's thread those whose server has not replied by the deadline. Must not be
+/// Hands over or releases these leases, in one write to each server, and to all servers at once.
+/// Leaves those whose server has not replied by the deadline to the watchdog's thread. Must not be
 /// called in a forked child, nor for a hold that has ended.
 pub(super) fn let_go_all(leases: &mut [Lease], by: Deadline) -> Vec<Result<()>> {
     let handed = leases.iter_mut().map(|lease| lease.hand_on(by));
@@ -317,7 +317,7 @@ pub(super) fn let_go_all(leases: &mut [Lease], by: Deadline) -> Vec<Result<()>> 
     done.into_iter().flatten().collect()
 }
 
-/// Sends each call to its server, in one write to each server and to all servers at once. Returns
+/// Sends each call to its server, in one write to each server, and to all servers at once. Returns
 /// the replies in the order of the calls.
 pub(super) fn ask_together(
     calls: &[(Arc<Stack<Lease>>, Call)],

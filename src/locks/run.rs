@@ -258,7 +258,7 @@ impl Lease {
             }
             if !goes_on || !pauses.pause(deadline) {
                 return Err(match (unknown, refused) {
-                    // The deadline cuts the last attempt short, so that says less.
+                    // The deadline cuts the last attempt short, so the refusal before it says more.
                     (Some(_), Some(refusal)) => operation.unknown(None, refusal),
                     (Some(unknown), None) => unknown,
                     (None, _) => error,

@@ -1,12 +1,13 @@
 //! `LockSet`, which acquires several locks, all or none, and its guard `Leases`.
 //!
-//! The first attempts for all locks go out in one write, and are judged in the order of the keys.
-//! Where one lock is not free, what was granted behind it is given back, in one write, before the
-//! wait for it begins; then the rest is asked for together again. So a set that waits holds only
-//! locks before the one it waits for, and sets cannot deadlock: the set that waits for the greatest
-//! key waits for a holder that waits for nothing. The leases that are already held renew themselves
-//! meanwhile, and the loss of one ends the wait. If one lock is not acquired, [`let_go_all`] gives
-//! the others back, as it does for a release or drop of all.
+//! A set sends the first attempts for its locks together, in one write to each server, up to the
+//! first lock that must wait in its queue or for replicas, and judges the replies in the order of
+//! the keys. If a lock is not free, the set releases the locks that were granted behind it, waits
+//! for it, and then asks for the rest together again. So a set that waits holds only locks with
+//! smaller keys than the one it waits for, and sets cannot deadlock: the holder of the greatest key
+//! that any set waits for does not wait itself. The leases that are already held renew themselves
+//! meanwhile, and the loss of one ends the wait. If a lock is not acquired, [`let_go_all`] releases
+//! the others, as it does when the guard is released or dropped.
 
 use std::{mem, sync::Arc, time::Duration};
 
@@ -81,12 +82,12 @@ impl LockSet {
 
     /// Acquires all locks, in the order of their keys, waiting up to `timeout` in all.
     ///
-    /// If all are free, one round trip; on a cluster one to each shard, all at once. Where one is
-    /// not free, those behind it are given back, in one more round trip, and the set waits for it
-    /// as [`Lock::acquire`] does; then it asks for the rest together. The locks that are already
-    /// held renew themselves meanwhile. A lock with [`Options::replicas`] is asked for alone. Once
-    /// the limit has passed, no other lock is asked for, even if it is free: the next one is
-    /// [`Error::Contended`]. A limit of zero asks for each once.
+    /// One round trip if all are free; on a cluster one to each shard, all at once. If a lock is
+    /// not free, the set releases those that were granted behind it, in one more round trip, and
+    /// waits for it as [`Lock::acquire`] does; then it asks for the rest together. The locks that
+    /// are already held renew themselves meanwhile. A lock with [`Options::replicas`] is asked for
+    /// alone. Once the limit has passed, no other lock is asked for, even if it is free: the next
+    /// one is [`Error::Contended`]. A limit of zero asks for each once.
     ///
     /// If one is not acquired, or one that is held is lost, the wait ends, and the others are
     /// released before the call returns, in one round trip. If the server is silent, the call
@@ -117,8 +118,8 @@ impl LockSet {
 
     /// Acquires all locks if all are free. `Ok(None)`: someone else holds one of them.
     ///
-    /// One round trip, and another to give back what was free beside one that was not. On a cluster
-    /// two sets of the same locks, each tried at the same moment, may both get `None`: each shard
+    /// One round trip, and one more to release the free locks if another was not free. On a cluster
+    /// two sets of the same locks, tried at the same moment, may both get `None`: each shard
     /// answers by itself.
     ///
     /// # Errors
@@ -185,12 +186,13 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Acquires the first of these locks. Those behind it are asked for in the same write, up to
-    /// the first that has to wait, and acquired too until one is not free: what is granted behind
-    /// that one is given back, in one write, before it is waited for.
+    /// Acquires one or more of these locks, in order. Asks for them in one write, up to the first
+    /// that must wait in its queue or for replicas. At the first that is not free, releases those
+    /// that were granted behind it, in one write, and then waits for it.
     ///
     /// # Errors
-    /// Why one was not acquired. What was granted behind it is held, for a release with the others.
+    /// The reason why a lock was not acquired. Those that were granted behind it are held, to be
+    /// released with the others.
     fn extend(
         &mut self,
         name: &'static str,
@@ -369,7 +371,7 @@ impl Leases {
 
     /// Releases all locks, in one round trip; on a cluster in one for each shard, all at once.
     ///
-    /// A release that fails prevents no other.
+    /// A release that fails does not prevent the others.
     ///
     /// # Errors
     /// - [`Error::Lost`]: names all locks that were lost earlier, and the reason of the first. The
@@ -447,7 +449,8 @@ impl Leases {
         let mut done = self.send_tracked(&mut send);
         if let Err(error @ Error::Lost { .. }) = &done {
             self.find_the_lost(name, error);
-            // None: then a replica that is behind its master has read the proof.
+            // No lock is lost, so a replica that is behind its master answered the read of the
+            // proof.
             if self.check_for(name).is_ok() {
                 done = self.send_tracked(send);
             }

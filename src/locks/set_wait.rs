@@ -1,8 +1,8 @@
-//! The part that the wait for one lock has in the wait for a set.
+//! The set that the wait for one lock is a part of.
 //!
-//! [`LockSet`](super::LockSet) makes one for each of its locks, and [`acquire`](super::acquire)
-//! asks it: the loss of a lock that the set holds ends the wait as a cancel does, and `Contended`
-//! tells the set's whole wait.
+//! [`LockSet`](super::LockSet) makes a [`SetWait`] each time it asks for the rest of its locks, and
+//! [`acquire`](super::acquire) uses it: the loss of a lock that the set holds ends the wait as a
+//! cancel does, and `Contended` reports the length of the set's whole wait.
 
 use std::{
     cell::Cell,
@@ -27,9 +27,9 @@ pub(super) struct SetWait<'a> {
     /// that the server has refused, or that another thread delays: a set of free locks costs N
     /// looks, not N × N.
     held: Option<&'a Arc<Mutex<Vec<Handle>>>>,
-    /// When the wait for the set began.
+    /// The time at which the wait for the set began.
     pub(super) since: Instant,
-    /// When the wait for this lock began, on the machine's clock.
+    /// The time at which this value was made, on the machine's clock.
     began: Instant,
     /// The limit of the set's wait has passed, so this lock is not asked for.
     pub(super) is_over: bool,
@@ -52,9 +52,9 @@ impl<'a> SetWait<'a> {
         Self { is_over, ..self }
     }
 
-    /// Returns the deadline for giving back what a failed wait leaves. The call returns at most one
-    /// I/O time-out after its limit, of which the wait may have used a part, or all if the server
-    /// was silent.
+    /// Returns the deadline for releasing what a failed wait leaves. The call returns at most one
+    /// I/O time-out after its limit. The wait may have used a part of that, or all of it if the
+    /// server was silent.
     pub(super) fn releases_by(&self, limit: Deadline, answer: Duration) -> Deadline {
         let from = |limit: Instant| {
             if self.is_over {
@@ -80,7 +80,7 @@ impl<'a> SetWait<'a> {
         }
     }
 
-    /// Adds the loss of a held lock to what cancels the wait.
+    /// Returns the cancel of the wait: the caller's, or the loss of a lock that the set holds.
     pub(super) fn cancel(&self, cancel: Option<&Cancel>) -> Option<Cancel> {
         // The wait for the first lock of a set needs no poll.
         let held = self.held.filter(|held| !held.lock().is_empty());
@@ -92,7 +92,7 @@ impl<'a> SetWait<'a> {
         Some(cancel.or_when(move || held.lock().iter().any(is_lost)))
     }
 
-    /// Returns the loss of a held lock.
+    /// Returns an error if a lock that the set holds was lost.
     pub(super) fn check(&self, name: &'static str) -> Result<()> {
         let held = self.held.map(|held| held.lock());
         for lease in held.iter().flat_map(|held| held.iter()) {

@@ -70,7 +70,7 @@ impl Stacks {
         }
     }
 
-    /// Lends a connection to each server, or tells why there is none to it.
+    /// Lends a connection to each server, or returns the error for that server.
     pub(crate) fn lend_each(&self) -> Result<Vec<Result<PooledConnection>>> {
         match &self.per_server {
             PerServer::One(stack) => Ok(vec![Ok(stack.server.lend("")?)]),

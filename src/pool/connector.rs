@@ -24,7 +24,7 @@ use crate::{
     wire::{Bounds, Finished, Spares},
 };
 
-/// The pause between attempts while the server that is named as the master is not one yet, and
+/// The pause between attempts while the server that is named as the master has not become one, and
 /// between two looks at a master that grants no locks yet.
 const NOT_YET: Duration = Duration::from_millis(20);
 /// No attempt to reach a master starts in this last part of the time, or in its last twentieth.
@@ -91,7 +91,7 @@ pub(crate) struct Survey {
     pub(crate) answered: usize,
     /// The sentinels that name the known master.
     pub(crate) agreed: usize,
-    /// Who names which master, if not all name the same.
+    /// The master that each sentinel names, if not all name the same.
     pub(crate) differing: Option<String>,
 }
 
@@ -125,9 +125,9 @@ impl fmt::Display for Address {
 /// The time limits for the server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// For one attempt to connect.
+    /// The limit for one attempt to connect.
     pub(crate) connect: Duration,
-    /// For a write, or an answer.
+    /// The limit for a write, or for an answer.
     pub(crate) answer: Duration,
 }
 
@@ -167,17 +167,18 @@ impl Process {
 /// A connection that was just opened.
 pub(crate) struct Opened {
     pub(crate) connection: Connection,
-    /// Where it leads: see [`Connector::epoch`].
+    /// The epoch of its destination: see [`Connector::epoch`].
     pub(crate) epoch: Epoch,
 }
 
-/// The destination of connections. Two connections with the same one lead to the same server, as
-/// far as anybody knows.
+/// The destination of connections. Two connections with the same epoch lead to the same server, as
+/// far as is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Epoch {
     /// The locator's epoch.
     master: u64,
-    /// The number of times that the server at the address was found to be a replica by then.
+    /// The number of times that the server at the address had been found to be a replica when the
+    /// connection was opened.
     left: u64,
 }
 
@@ -191,8 +192,8 @@ struct Route {
     access: Access,
     locator: Option<Arc<dyn MasterLocator>>,
     limits: Limits,
-    /// Counts how often the server was found to be a replica: its address may lead to another
-    /// server by then.
+    /// The number of times that the server was found to be a replica: each time, its address may
+    /// lead to another server.
     left: AtomicU64,
     spares: Spares,
 }
@@ -356,8 +357,8 @@ impl Connector {
         }
     }
 
-    /// Notes that a connection of this epoch is finished. One of an earlier epoch says nothing
-    /// about the server to which connections lead now.
+    /// Notes that a connection of this epoch is finished. A connection of an earlier epoch says
+    /// nothing about the current server.
     pub(crate) fn finished(&self, epoch: Epoch, why: Finished) {
         if epoch != self.epoch() {
             return;
@@ -432,8 +433,8 @@ impl Connector {
         reasons::failure(&self.server(), limit, error)
     }
 
-    /// Returns the bounds of a call on a connection to the server. `limit`: if it is not one I/O
-    /// time-out.
+    /// Returns the bounds of a call on a connection to the server. `limit`: its limit, if that is
+    /// not one I/O time-out.
     pub(crate) fn bounds(&self, limit: Option<Duration>) -> Bounds {
         let limit = limit.unwrap_or(self.0.limits.answer);
         Bounds::new(&self.server(), limit, self.0.spares.clone())

@@ -132,8 +132,8 @@ fn greeted(connection: &mut Connection, asks_for_role: bool) -> RedisResult<Gree
     Ok((info, role))
 }
 
-/// Opens a connection and asks the first questions on it, all within the limit. The connection's
-/// time-outs are what is left of it.
+/// Opens a connection and asks the first questions on it, all within the limit. The rest of the
+/// limit becomes the connection's time-outs.
 ///
 /// A host's addresses are tried one after another, each with its share of the time, until a server
 /// has answered at one of them. With TLS redis-rs tries them, because it checks the certificate

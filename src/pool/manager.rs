@@ -31,7 +31,7 @@ const SAID_LATELY: Duration = Duration::from_secs(1);
 /// A connection of a pool, idle or lent.
 pub(super) struct Lendable {
     pub(super) connection: Connection,
-    /// Where it leads: see [`Connector::epoch`].
+    /// The epoch of its destination: see [`Connector::epoch`].
     pub(super) epoch: Epoch,
     opened: Instant,
     /// The moment at which it was opened or last answered a `PING`.

@@ -4,11 +4,11 @@
 //! `get_to_lock` and, if they acquire no lock, `get_here`. A [`Connector`] opens the connections
 //! that `server` keeps outside it.
 //!
-//! Locks, each held briefly: in [`manager`] the last failure to connect, and when one broke. A call
-//! that waits while all connections are lent may have `turns` locked, and locks only these two
-//! meanwhile. While sentinels or cluster nodes are asked, their `asking` is locked, and `known`
-//! within it briefly. A thread that need not ask does not wait for `asking`. No other lock of the
-//! library is taken meanwhile.
+//! Locks, each held briefly: in [`manager`] the last failure to connect, and the moment at which a
+//! connection broke. A call that waits while all connections are lent may have `turns` locked, and
+//! locks only these two meanwhile. While sentinels or cluster nodes are asked, their `asking` is
+//! locked, and `known` within it briefly. A thread that need not ask does not wait for `asking`. No
+//! other lock of the library is taken meanwhile.
 
 mod connector;
 mod dial;
@@ -155,13 +155,12 @@ impl Drop for PoolInner {
 impl Pool {
     /// Creates a pool with the defaults of [`PoolBuilder`], for a URL such as `redis://127.0.0.1/`.
     ///
-    /// Opens no connection and waits for nothing.
-    /// `redis://[[user]:password@]host[:port][/database]` connects by TCP, `rediss://` by TCP with
-    /// TLS (feature `tls-rustls`; the system's certificates, or
-    /// [others](PoolBuilder#method.certificates)), and `redis+unix:///path` to a socket on this
-    /// machine, with the parameters `user` and `pass`. `?protocol=` (`resp2` or `resp3`) works in
-    /// any URL, `?db=` in place of `/database`. Any other parameter is an error, even one that
-    /// other libraries understand.
+    /// Opens no connection and does not block. `redis://[[user]:password@]host[:port][/database]`
+    /// connects by TCP, `rediss://` by TCP with TLS (feature `tls-rustls`; the system's
+    /// certificates, or [others](PoolBuilder#method.certificates)), and `redis+unix:///path` to a
+    /// socket on this machine, with the parameters `user` and `pass`. `?protocol=` (`resp2` or
+    /// `resp3`) works in any URL, `?db=` in place of `/database`. Any other parameter is an error,
+    /// even one that other libraries understand.
     ///
     /// # Sentinels
     /// `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/master[/database]` connects
@@ -192,7 +191,7 @@ impl Pool {
 
     /// Creates a pool with the defaults of [`PoolBuilder`], for a client with its own settings.
     ///
-    /// Opens no connection and waits for nothing. For a client with TLS it makes ring the crypto
+    /// Opens no connection and does not block. For a client with TLS it makes ring the crypto
     /// provider of the process, unless there is one already: an application that wants another
     /// provider installs it first (rustls: `install_default`).
     ///
@@ -273,8 +272,8 @@ impl Pool {
     }
 
     /// Like [`get`](Self::get), for calls of this crate itself that acquire no lock, and without
-    /// the check for a forked child. The wait ends after `wait_while_all_lent` if all are lent
-    /// then, and after `whole` in any case. `cancel` ends it only while all are lent.
+    /// the check for a forked child. Waits at most `whole`, and at most `wait_while_all_lent` while
+    /// all are lent. `cancel` ends the wait only while all are lent.
     pub(crate) fn get_here(
         &self,
         wait_while_all_lent: Duration,
@@ -305,7 +304,7 @@ impl Pool {
                     });
                 }
                 Err(error) if deadline.has_passed() => return Err(error),
-                // Dropped, and so closed. Another connection may be better.
+                // The drop closes the connection. The next one may work.
                 Err(_) => {}
             }
         }
@@ -318,9 +317,10 @@ impl Pool {
     /// back, so the call polls. If another call takes the connection that was opened for this one,
     /// this one asks for another.
     ///
-    /// While all connections are lent, only the call that came first waits for r2d2, and the others
-    /// for their turn, so that no call is overtaken for long. A call that may be cancelled waits
-    /// outside that order. It is one of the library's own, which keep a connection for one request.
+    /// While all connections are lent, only the call that came first waits for r2d2. The others
+    /// wait for their turn, so that no call is overtaken for long. A call that may be cancelled
+    /// waits outside that order: it is one of the library's own calls, which keep a connection for
+    /// one request only.
     fn idle_or_new(
         &self,
         wait_while_all_lent: Duration,
@@ -444,12 +444,12 @@ pub struct PooledConnection {
 }
 
 impl PooledConnection {
-    /// Where it leads: see [`Connector::epoch`].
+    /// The epoch of its destination: see [`Connector::epoch`].
     pub(crate) fn epoch(&self) -> Epoch {
         self.connection.epoch
     }
 
-    /// Has it closed when it comes back, instead of being lent again.
+    /// Marks it to be closed when it comes back, instead of being lent again.
     pub(crate) fn close_when_returned(&mut self, why: Finished) {
         self.connection.finished = Some(why);
     }
@@ -465,7 +465,7 @@ impl PooledConnection {
         bounding(connection, bounds, ask)
     }
 
-    /// Ends the exchanges of the next call sooner than one I/O time-out.
+    /// Limits the exchanges of the next call to less than one I/O time-out.
     pub(crate) fn hurry(&mut self, limit: Duration) -> RedisResult<()> {
         *self.connection.touched.get_mut() = true;
         self.connection.bounds.limit = limit;

@@ -6,9 +6,8 @@
 //! open connections until it learns of the failover, ten seconds later. A different sentinel is
 //! asked each second, because one that is partitioned together with the old master names that
 //! master until the partition ends. The listener's thread also reads the announcements of one
-//! sentinel.
-//! [`known`] compares their answers, and decides which to believe: at the start, at each later
-//! question and for a probe. While one of them contradicts the known master, all are asked.
+//! sentinel. [`known`] compares their answers, and decides which to believe: at the start, at each
+//! later question and for a probe. While one of them contradicts the known master, all are asked.
 //!
 //! Locks: `asking`, for as long as a sentinel is asked, and within it `known`, for a moment.
 
@@ -37,7 +36,7 @@ use crate::{
 
 /// An answer is believed for this long, unless something casts doubt on it.
 const FRESH: Duration = Duration::from_secs(1);
-/// In doubt, the shortest time between two questions.
+/// The shortest time between two questions while the master is in doubt.
 const REST: Duration = Duration::from_millis(50);
 /// A periodic check of all sentinels together takes at most this long. The first one, which may be
 /// distant, may use all of it.
@@ -87,7 +86,7 @@ impl Sentinels {
             return Err(Error::invalid("master", reason));
         }
         let mut names = Vec::new();
-        // One that is named twice has one vote.
+        // A sentinel that is named twice has one vote.
         sentinels.retain(|client| {
             let name = reasons::shown(client.get_connection_info().addr());
             let is_new = !names.contains(&name);
@@ -302,7 +301,7 @@ impl Sentinels {
         }
     }
 
-    /// Tells which sentinel names which master.
+    /// Lists the master that each sentinel names.
     fn answers(&self, known: &Known) -> String {
         let tell = |(which, said)| format!("{} names {said}", self.names[which]);
         let answers: Vec<_> = known.answers().map(tell).collect();

@@ -173,7 +173,7 @@ impl PoolBuilder {
         self
     }
 
-    /// Builds the pool. Opens no connection and waits for nothing.
+    /// Builds the pool. Opens no connection and does not block.
     ///
     /// # Errors
     /// - [`Error::Invalid`]: a size or a time-out is outside its limits, or the client's settings
@@ -185,8 +185,7 @@ impl PoolBuilder {
         self.build_to(access, None)
     }
 
-    /// Builds the pool for a URL, as for [`Pool::connect`]. Opens no connection and waits for
-    /// nothing.
+    /// Builds the pool for a URL, as for [`Pool::connect`]. Opens no connection and does not block.
     ///
     /// # Errors
     /// As for [`build`](Self::build), and if the URL is not valid.
@@ -221,7 +220,7 @@ impl PoolBuilder {
     ///
     /// For settings that a [URL](Pool::connect) cannot express. `server` has the settings of the
     /// connections to the master: password, database, TLS. Its address is not used. Opens no
-    /// connection and waits for nothing.
+    /// connection and does not block.
     ///
     /// # Errors
     /// As for [`build`](Self::build), and if there is no sentinel or the name is not valid for a
@@ -298,7 +297,7 @@ impl PoolBuilder {
             .test_on_check_out(false)
             .connection_timeout(twice_the_retry_interval(self.get_timeout))
             .error_handler(Box::new(r2d2::NopErrorHandler));
-        // This starts threads, and panics if it cannot, which prints.
+        // r2d2 starts threads here. If it cannot, it panics, and the panic hook prints.
         try_threads().map_err(Error::thread)?;
         let connections = shielded(|| builder.build_unchecked(Manager(Arc::clone(&state))));
         let connections =
@@ -326,7 +325,7 @@ fn try_threads() -> io::Result<()> {
     let threads: io::Result<Vec<_>> = (0..THREADS).map(start).collect();
     drop(held);
     for thread in threads? {
-        // It does not panic.
+        // The thread does not panic.
         let _ = thread.join();
     }
     Ok(())

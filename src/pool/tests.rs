@@ -10,7 +10,7 @@ use super::*;
 
 const GREETING: &[u8] = b"$19\r\nredis_version:7.0.0\r\n";
 
-/// A pool with a time-out much longer than a thread may have to wait for a processor.
+/// A pool whose time-out is much longer than a thread waits for a processor.
 fn pool(url: &str) -> Pool {
     let patience = Duration::from_secs(20);
     let settings = Pool::builder().max_size(5);

@@ -128,7 +128,7 @@ impl<'a> Parts<'a> {
         } else if is_one && hosts.len() > 1 {
             "several hosts require redis+sentinel:// or redis+cluster://"
         } else if !is_one && login.matches('@').count() > 1 {
-            // Of hosts with a login each, all but the last would be taken for a password.
+            // If each host had a login, all hosts but the last would be taken for a password.
             "write the login once, before all hosts, and percent-encode an `@` in it"
         } else {
             return Ok(Self {
@@ -210,7 +210,7 @@ impl UrlKind {
         if url.port().is_none() {
             let _ = url.set_port(Some(port));
         }
-        // Behind these signs redis-rs repeats a part of the URL, and the kind of its error.
+        // After these characters redis-rs repeats a part of the URL, and the kind of its error.
         let is_end = |sign| ":-".contains(sign);
         let before = |text: &str| {
             text.split(is_end)
@@ -269,7 +269,7 @@ impl UrlKind {
     }
 }
 
-/// Splits a text before the sign.
+/// Splits a text before the first `sign`.
 fn cut(text: &str, sign: char) -> (&str, &str) {
     text.split_at(text.find(sign).unwrap_or(text.len()))
 }

@@ -93,7 +93,8 @@ impl ServerFacts {
         Finding::new("server", severity, found, consequence)
     }
 
-    /// Judges a server that no cluster's URL leads to. `by_sentinels`: the name of its group.
+    /// Judges the topology of a server that is not reached by the URL of a cluster. `by_sentinels`:
+    /// the name of its group.
     pub(super) fn topology(&self, by_sentinels: Option<&str>) -> Finding {
         let (severity, found, consequence) = match by_sentinels {
             _ if self.told("mode", "redis_mode").as_deref() == Some("cluster") => (

@@ -106,15 +106,15 @@ impl Probe {
     }
 }
 
-/// What one server was found to offer.
+/// The findings on one server.
 struct Asked {
-    /// The findings on one server, or on one and its sentinels.
+    /// The findings on the topology, and on the sentinels if there are any.
     group: Vec<Finding>,
     findings: Vec<Finding>,
 }
 
-/// Asks a server on a thread of its own, which is left behind if the server keeps it longer than
-/// until the deadline, and a connection that is being opened by then.
+/// Asks a server on a thread of its own. A thread that has not finished one connect time-out after
+/// the deadline is left behind.
 fn ask(connector: &Connector, lock: LockName, deadline: Deadline) -> Result<Asked> {
     let (server, limits) = (connector.server(), connector.limits());
     let longest = deadline.remaining() + limits.connect;

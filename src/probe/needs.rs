@@ -16,8 +16,8 @@ use super::{
 use crate::{error::may_pass, pool::is_unknown_command};
 
 /// The commands with their arguments; `KEY` stands for the key. A lifetime of 0, a field without a
-/// value, what is not a number and an `EXEC` without a transaction are refused. `MULTI` comes last,
-/// since only closing the connection ends it.
+/// value, a word in place of a number and an `EXEC` without a transaction are refused. `MULTI`
+/// comes last, since only closing the connection ends it.
 const FORMS: &str = "eval return(1) 0, evalsha 0 0, time, get KEY, exists KEY, type KEY, pttl KEY, \
                      del KEY, pexpire KEY 1, pexpireat KEY 1, set KEY a PX 0, hget KEY a, \
                      hmget KEY a, hgetall KEY, hlen KEY, hdel KEY a, hset KEY a a a, \

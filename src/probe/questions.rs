@@ -178,7 +178,7 @@ impl<'a> Questions<'a> {
         Ok(matches!(message, Ok(Ok((_, _, keys))) if keys.iter().any(|it| it == self.lock.key())))
     }
 
-    /// Writes the key, with a short lifetime.
+    /// The write of the key, with a short lifetime.
     fn write(&self) -> Cmd {
         let mut set = redis::cmd("SET");
         let set = set.arg(self.lock.key()).arg("probe");

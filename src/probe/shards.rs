@@ -57,7 +57,7 @@ pub(super) fn ask_all(nodes: &Nodes, lock: &LockName, deadline: Deadline) -> Res
                 topology(nodes),
                 answering(asked.len(), shards.len(), failed),
             ];
-            // After the server, if any was asked.
+            // The finding follows the one on the server, if any was asked.
             let at = findings.len().min(1);
             findings.splice(at..at, group);
             Ok(findings)
@@ -113,14 +113,15 @@ fn answering(asked: usize, shards: usize, failed: Option<Error>) -> Finding {
     Finding::new("shards", severity, found, consequence)
 }
 
-/// Says where the worst finding is, if not everywhere.
+/// Returns the worst finding on each topic, with the address of its master unless all have the
+/// same.
 fn worst_of_each(asked: &[AskedShard]) -> Vec<Finding> {
     let topics = asked.first().map_or(0, |first| first.1.len());
     let worst = |topic: usize| {
         let each = asked
             .iter()
             .filter_map(|it| Some((&it.0, it.1.get(topic)?)));
-        // Of equal ones the first, so that each run names the same master.
+        // Takes the first of equal findings, so that each run names the same master.
         let (address, worst) = each.clone().rev().max_by_key(|it| it.1.severity)?;
         let mut finding = worst.clone();
         let mut others = each.filter(|(_, other)| other.found != worst.found);

@@ -25,7 +25,7 @@ impl Hold {
         call.asking_for_a_lock().confirmed_by(self.replicas)
     }
 
-    /// Renews the lease: returns 1 if the lock is still ours, 0 if not.
+    /// Renews the lease: the reply is 1 if the lock is still ours, 0 if not.
     pub(crate) fn renewal(&self, lease_millis: u64) -> Call {
         self.prolonging(lease_millis).confirmed_by(self.replicas)
     }
@@ -45,7 +45,7 @@ impl Hold {
         }
     }
 
-    /// Releases the hold: returns more than 0 if the lock was ours.
+    /// Releases the hold: the reply is above 0 if the lock was ours.
     pub(crate) fn releasing(&self) -> Call {
         match self.kind {
             LockKind::Mutex => releasing(self.lock.key(), &self.token),
@@ -56,8 +56,8 @@ impl Hold {
         }
     }
 
-    /// Marks the run as done and releases the lock: returns 1 if the lock was ours. Safe to send
-    /// twice. `None`: the hold is not for work that runs once per period.
+    /// Marks the run as done and releases the lock: the reply is 1 if the lock was ours. Safe to
+    /// send twice. `None`: the hold is not for work that runs once per period.
     pub(crate) fn finishing(&self) -> Option<Call> {
         self.period_millis?;
         let call = once::finishing(&self.lock, (&self.token, &self.owner));

@@ -37,8 +37,8 @@ impl LockKind {
 
 /// One hold on one lock of any kind, for a [`Watchdog`](crate::Watchdog) to renew.
 ///
-/// Any function may have acquired the lock. A hold of the article's editions
-/// cannot be renewed safely, so it has no constructor.
+/// Any function may have acquired the lock. A hold of the article's editions cannot be renewed
+/// safely, so it has no constructor.
 #[derive(Clone, Debug)]
 pub struct Hold {
     pub(crate) kind: LockKind,
@@ -146,7 +146,7 @@ impl Hold {
         }
     }
 
-    /// For a reentrant lock: notes here which holds have ended, and enters none of these again.
+    /// For a reentrant lock: notes here which holds have ended, and never enters one of them again.
     pub(crate) fn noting(self, ended: &Arc<EndedHolds>) -> Self {
         let is_reentrant = self.kind == LockKind::Reentrant;
         let ended = is_reentrant.then(|| Arc::clone(ended));

@@ -1,18 +1,20 @@
 //! Plain functions on one connection for each kind of lock, and their scripts.
 
-// Called by `server`, `renewing`, `watchdog` and `locks`, through what this file hands on, and by
-// `book` for its transactions. Locks nothing but `reentrant::EndedHolds`, which asks nobody.
+// Called by `server`, `renewing`, `watchdog` and `locks`, and by `book` for its transactions. They
+// import what this file re-exports. The only mutex is in `reentrant::EndedHolds`; while it is
+// locked, nothing is sent and no other mutex is locked.
 //
-// Each kind is a folder: the Lua files are its scripts, and `mod.rs` has the plain functions and
-// builds the call of each script. `once` is the mark of work that runs once per period. All kinds
-// share `hold`; `calls` picks the call by the kind, and `plain` has what the plain functions have
-// in common; `verdict` says what a reply means for a
-// hold, `inspect` who holds a lock, and `transaction` writes while it is held.
+// Each kind is a folder (readers and writers share one): the Lua files are its scripts, and
+// `mod.rs` has the plain functions and builds the call of each script. All kinds share the rest:
+// `hold` is a hold of any kind, and reads the replies to attempts; `calls` chooses the call by the
+// kind; `plain` has the common part of the plain functions; `once` marks work that runs once per
+// period; `inspect` reads or removes the holders; `verdict` judges a hold by a reply; and
+// `transaction` writes while a lock is held.
 //
-// To add a kind, add a folder here, a `LockKind` with a constructor of `Hold`, and an arm to each
-// `match` in `calls`; the modules above use a `Hold`. If kinds wait or are released in different
-// ways, `locks` checks the kind, in `acquire`, `attempts`, `lock` and `run`. The stand-in for tests
-// implements each script in `testing/store/scripts.rs`.
+// To add a kind, add a folder here, a `LockKind` with a constructor of `Hold`, an arm to each
+// `match` in `calls`, and the form of its replies in `hold`. The rooms above use a `Hold` of any
+// kind. `locks` checks the kind only where kinds wait, queue or run differently: in `acquire`,
+// `attempts`, `lock` and `run`. The stand-in for tests implements each script in `testing/store`.
 
 mod calls;
 mod hold;

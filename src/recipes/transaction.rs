@@ -189,7 +189,7 @@ impl<'a> HeldCommit<'a> {
         })
     }
 
-    /// Also releases the lock in the transaction, by this command.
+    /// Also releases the lock in the transaction, with this command.
     pub(crate) fn releasing(mut self, release: Cmd) -> Self {
         self.release = Some(release);
         self

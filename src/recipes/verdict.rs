@@ -20,7 +20,7 @@ use crate::error::{LostReason, WrongKey, makes_no_sense, wrong_key};
 /// One reply, read as evidence about a hold.
 #[derive(Debug)]
 pub(crate) enum Evidence {
-    /// With the number that the script returned.
+    /// The lock is ours; with the number that the script returned.
     Ours(u64),
     NotOurs,
     /// The lock's key holds something else, by this error reply. So the hold is gone.

@@ -3,7 +3,7 @@
 //!
 //! An entry needs a renewal at `renew_at` and a look at `look_at`. A question covers the needs that
 //! were due when it was sent; a positive reply clears them. A need that arises while a question is
-//! on its way is dated after the question, so the reply does not clear it.
+//! in flight is dated after the question, so the reply does not clear it.
 
 use std::time::{Duration, Instant};
 
@@ -73,7 +73,7 @@ pub(crate) struct LeaseEntry<T> {
     /// The time of the last question, or of the grant: the server has just said that the lock is
     /// ours.
     asked_at: Option<Instant>,
-    /// The question that is on its way.
+    /// The question in flight, if any.
     pub(crate) in_flight: Option<Ask>,
     refusals: u32,
     /// Its key in the alarms of the schedule.
@@ -222,7 +222,7 @@ impl<T> LeaseEntry<T> {
             .map_or(now, |asked_at| now.max(asked_at + REST))
     }
 
-    /// Enters the reply to the question that is on its way, and sets the time of the next one.
+    /// Records the reply to the question in flight, and sets the time of the next one.
     pub(crate) fn judge(&mut self, answer: RenewalAnswer, now: Instant) -> Option<RenewalOutcome> {
         let ask = self.in_flight.take()?;
         match answer {
@@ -250,7 +250,7 @@ impl<T> LeaseEntry<T> {
         }
     }
 
-    /// Enters a positive reply to a question that was sent at `sent` or later.
+    /// Records a positive reply to a question that was sent at `sent` or later.
     fn confirmed(&mut self, ask: Ask, sent: Instant) {
         self.refusals = 0;
         let is_open = |wish: &Instant| Some(*wish) > self.asked_at;

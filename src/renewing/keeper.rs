@@ -1,7 +1,7 @@
 //! `Keeper`, which keeps any number of leases, and `Handle`, one of its leases.
 //!
 //! Each function locks `state` briefly, and a lease's `facts` within it. Only [`Handle::stop_by`]
-//! waits, for a batch that is on its way. The order of all mutexes is in the header of the
+//! waits, for a batch that is in flight. The order of all mutexes is in the header of the
 //! [module](super).
 
 use std::{
@@ -64,8 +64,8 @@ pub(super) struct KeeperState {
 pub(super) struct KeyLeases {
     /// Oldest first, since ids only grow.
     all: BTreeSet<Id>,
-    /// The leases that the next loss of another schedules a look at. The rest have such a look
-    /// before them. So N losses schedule N looks and one for each question, not N × N.
+    /// The leases without a pending look. The next loss of another lease schedules a look at each
+    /// of them. So N losses schedule N looks and one for each question, not N × N.
     idle: BTreeSet<Id>,
 }
 
@@ -140,8 +140,8 @@ impl Keeper {
         self.call.notify_one();
     }
 
-    /// Enters the new end of a lease. Returns false if the lease is not held any more: a call such
-    /// as `is_held` may just have found it ended by the clock. A lost lease is never held again,
+    /// Records the new end of a lease. Returns false if the lease is no longer held: a call such as
+    /// `is_held` may just have found that it ended by the clock. A lost lease is never held again,
     /// since the server's reply may belong to the owner's next hold.
     pub(super) fn renewed(
         &self,
@@ -154,7 +154,7 @@ impl Keeper {
             state.schedule.stop(id);
             self.lose(state, lease, reason);
         }
-        // Before its first end it could get no look.
+        // Before its first end the lease could get no look.
         state.now_idle(id, lease.key());
         is_held
     }
@@ -199,7 +199,7 @@ impl KeeperState {
         }
     }
 
-    /// Schedules a look at each lease of the key that has none before it. Returns their number.
+    /// Schedules a look at each lease of the key that has none pending. Returns their number.
     fn look_at_idle(&mut self, key: &str, now: Instant) -> usize {
         let leases = self.of_key.get_mut(key);
         let idle = leases.map_or_else(BTreeSet::new, |leases| mem::take(&mut leases.idle));
@@ -265,7 +265,7 @@ impl Handle {
         Some(Self { keeper, lease, id })
     }
 
-    /// Enters a renewal by the holder itself, until `end`. Returns false if the lease is lost.
+    /// Records a renewal by the holder itself, until `end`. Returns false if the lease is lost.
     pub(crate) fn extend(&self, end: Instant) -> bool {
         let mut state = self.keeper.state.lock();
         let end = state.schedule.extend(self.id, end);
@@ -287,8 +287,8 @@ impl Handle {
     }
 
     /// Stops the renewal and returns the last state of the lease. Waits for the reply to a question
-    /// that is on its way, but not past the deadline. After a reply in time nothing is sent for the
-    /// lease any more.
+    /// in flight, but not past the deadline. After a reply in time nothing is sent for the lease
+    /// any more.
     pub(crate) fn stop_by(&self, deadline: Deadline) -> RenewalState {
         self.keeper.change(|state, now| {
             state.schedule.stop(self.id);

@@ -160,7 +160,7 @@ impl LeaseState {
         self.changed.notify_all();
     }
 
-    /// Returns the facts as of now, after the end of the lease was checked against the clock.
+    /// Checks the end of the lease against the clock, and returns the facts.
     fn current(&self) -> MutexGuard<'_, Facts> {
         let mut facts = self.facts.lock();
         if facts.is_live() {
@@ -224,7 +224,7 @@ impl LeaseState {
         Some(failure.error(operation))
     }
 
-    /// Enters a renewal by the server. Returns false if the lease was stopped or lost, or ended by
+    /// Records a renewal by the server. Returns false if the lease was stopped or lost, or ended by
     /// our clock before the reply came.
     pub(crate) fn renewed(&self, end: Instant) -> bool {
         self.change(|facts| {
@@ -238,7 +238,7 @@ impl LeaseState {
         })
     }
 
-    /// Enters a failed attempt, which is no loss. `is_out`: the server may still execute the
+    /// Records a failed attempt, which is no loss. `is_out`: the server may still execute the
     /// renewal.
     pub(crate) fn renewal_failed(&self, failure: &Arc<RenewalError>, is_out: bool) {
         self.change(|facts| {
@@ -376,7 +376,7 @@ impl Facts {
 /// - **An acquire** may take the lock again after it was released. A hand-over is forbidden, and
 ///   the release is repeated for a while.
 ///
-/// Release and hand-over check it. A [renewal](super::schedule) by the watchdog that is on its way
+/// Release and hand-over check it. A [renewal](super::schedule) by the watchdog that is in flight
 /// is in the schedule instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Outstanding {
@@ -384,7 +384,7 @@ pub(crate) struct Outstanding {
     acquire: bool,
     /// A renewal, by the holder or by the watchdog.
     renewal: bool,
-    /// The number of commits that are on their way, or got no reply.
+    /// The number of commits that are in flight, or got no reply.
     commits: u32,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A guard and a `Renewal` each have a [`Handle`](keeper::Handle): one lease, and the [`keeper`]
 //! that keeps it. The renewing thread ([`threads`]) takes the due questions from the [`schedule`],
-//! sends them in one round trip, and enters each reply twice: in the schedule, which sets the time
+//! sends them in one round trip, and records each reply twice: in the schedule, which sets the time
 //! of the next question, and in the lease's [`lease_state`], which its holder reads. The callback
 //! thread waits for the ends of leases and runs the callbacks of a [`signal`]. When the listener
 //! reports that a key has changed, or that any key may have, the keeper looks at the oldest lease

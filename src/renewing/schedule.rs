@@ -1,5 +1,5 @@
 //! Decides when each lease is renewed. A plain value without a mutex, a clock or I/O: the threads
-//! enter events with their times, and take the commands to send.
+//! record events with their times, and take the commands to send.
 //!
 //! A lease is renewed after each third of its length. When one is due, its batch also takes the
 //! leases in the second half of their third, so that leases with different start times come to
@@ -32,14 +32,14 @@ pub(crate) type Id = u64;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Schedule<T, O> {
     leases: BTreeMap<Id, LeaseEntry<T>>,
-    /// Leases that were stopped while a question was on its way.
+    /// Leases that were stopped while a question was in flight.
     leaving: BTreeMap<Id, LeaseEntry<T>>,
-    /// The leases without a question on its way, by due time.
+    /// The leases without a question in flight, by due time.
     due: BTreeSet<(Instant, Id)>,
     /// The leases that have a callback, by a moment no later than their end. An end only moves
     /// later, so the real end is checked at that moment.
     alarms: BTreeSet<(Instant, Id)>,
-    /// The holds to give back, by due time.
+    /// The holds to release, by due time.
     orphans: VecDeque<Orphan<O>>,
     paused_until: Option<Instant>,
     next_id: Id,
@@ -73,9 +73,9 @@ pub(crate) struct Question<T> {
 /// The work of one round trip.
 #[derive(Debug)]
 pub(crate) struct RenewalBatch<T, O> {
-    /// The caller sends each, and enters its [reply](Schedule::answered).
+    /// The caller sends each, and records its [reply](Schedule::answered).
     pub(crate) questions: Vec<Question<T>>,
-    /// The caller releases each, and enters the [reply](Schedule::was_released).
+    /// The caller releases each, and records the [reply](Schedule::was_released).
     pub(crate) orphans: Vec<Orphan<O>>,
     /// Leases whose end has passed. The schedule has removed them.
     pub(crate) over: Vec<Over<T>>,
@@ -118,7 +118,7 @@ impl<T: Clone, O> Schedule<T, O> {
         Some(self.paused_until.map_or(due, |until| until.max(due)))
     }
 
-    /// Adds a hold to give back. `may_come_late`: an acquire of it got no reply.
+    /// Adds a hold to release. `may_come_late`: an acquire of it got no reply.
     pub(crate) fn abandon(&mut self, item: O, may_come_late: bool, now: Instant) {
         self.insert_orphan(Orphan {
             item,
@@ -128,7 +128,7 @@ impl<T: Clone, O> Schedule<T, O> {
         });
     }
 
-    /// Enters the reply to the release of an orphan.
+    /// Records the reply to the release of an orphan.
     pub(crate) fn was_released(&mut self, orphan: Orphan<O>, answer: RenewalAnswer, now: Instant) {
         let age = now.saturating_duration_since(orphan.since);
         let is_last = !orphan.may_come_late || age >= LAST_DELIVERY;
@@ -161,8 +161,8 @@ impl<T: Clone, O> Schedule<T, O> {
         }
     }
 
-    /// Enters a renewal by the holder itself, until `end`. Returns the end of the lease; `None`: it
-    /// is no longer kept.
+    /// Records a renewal by the holder itself, until `end`. Returns the end of the lease; `None`:
+    /// it is no longer kept.
     pub(crate) fn extend(&mut self, id: Id, end: Instant) -> Option<Instant> {
         self.change(id, |entry| {
             entry.terms.extend(end);
@@ -171,7 +171,7 @@ impl<T: Clone, O> Schedule<T, O> {
     }
 
     /// Hands the lease to the next holder: `item` replaces it, with these terms and the pending
-    /// looks and renewals. `None`: the lease is no longer kept, or a renewal is on its way, which
+    /// looks and renewals. `None`: the lease is no longer kept, or a renewal is in flight, which
     /// would reach the server during the next hold.
     pub(crate) fn hand_over(&mut self, id: Id, item: T, terms: Terms, now: Instant) -> Option<Id> {
         let entry = self.leases.get(&id)?;
@@ -222,7 +222,7 @@ impl<T: Clone, O> Schedule<T, O> {
         batch
     }
 
-    /// Enters the reply to a question. Returns its result, if it settles the state of the lease.
+    /// Records the reply to a question. Returns its result, if it settles the state of the lease.
     pub(crate) fn answered(
         &mut self,
         id: Id,
@@ -244,8 +244,8 @@ impl<T: Clone, O> Schedule<T, O> {
         self.paused_until = Some(until);
     }
 
-    /// Stops the renewal of a lease. A question about it may still be [on its
-    /// way](Self::is_in_flight).
+    /// Stops the renewal of a lease. A question about it may still be [in
+    /// flight](Self::is_in_flight).
     pub(crate) fn stop(&mut self, id: Id) {
         let Some(entry) = self.leases.remove(&id) else {
             return;
@@ -262,7 +262,7 @@ impl<T: Clone, O> Schedule<T, O> {
         self.leases.values().map(|entry| entry.terms.lease).min()
     }
 
-    /// Returns true if a question about the lease is on its way.
+    /// Returns true if a question about the lease is in flight.
     pub(crate) fn is_in_flight(&self, id: Id) -> bool {
         let entry = self.leases.get(&id).or_else(|| self.leaving.get(&id));
         entry.is_some_and(|entry| entry.in_flight.is_some())
@@ -305,7 +305,7 @@ impl<T: Clone, O> Schedule<T, O> {
         Some(over)
     }
 
-    /// Returns true if something is due or on its way.
+    /// Returns true if something is due or in flight.
     #[cfg(feature = "testing")]
     pub(crate) fn is_busy(&self, now: Instant) -> bool {
         let is_in_flight = |entry: &LeaseEntry<T>| entry.in_flight.is_some();

@@ -28,7 +28,7 @@ use crate::error::{LostReason, Result};
 /// ```
 #[derive(Clone, Debug)]
 pub struct LostSignal {
-    /// One, or those of a set, of which any raises it.
+    /// The lease, or all leases of a set: the loss of any raises the signal.
     leases: Arc<[Handle]>,
 }
 

@@ -27,7 +27,7 @@ impl Keeper {
         self.wake.notify_all();
     }
 
-    /// Waits until nothing is due, no question is on its way, and all callbacks have run.
+    /// Waits until nothing is due, no question is in flight, and all callbacks have run.
     pub(crate) fn settle(&self, longest: Duration) {
         let deadline = Deadline::after(longest);
         let mut state = self.state.lock();

@@ -103,17 +103,17 @@ impl Keeper {
         }
     }
 
-    /// Runs the renewing thread: takes the due batch, sends it in one round trip, and enters the
+    /// Runs the renewing thread: takes the due batch, sends it in one round trip, and records the
     /// replies. If nobody else watches the master, it looks for another one while it has leases.
     ///
-    /// `state` is locked, except while the thread sleeps, checks or opens the connection, sends, or
-    /// runs hooks.
+    /// Keeps `state` locked, except while the thread sleeps, checks or opens the connection, sends,
+    /// or runs hooks.
     fn renew(&self, mut renewals: Box<dyn Renewals>) {
         let (mut pauses, mut had_one) = (Backoff::between(FIRST_PAUSE, LAST_PAUSE), false);
         let mut state = self.state.lock();
         while self.wait_until_due(&mut state, renewals.watch_pause()) {
             // Unlocked, since another thread may be using the connection. The batch is taken after
-            // it is open: a lease may be stopped meanwhile, and must not be on its way.
+            // it is open: a lease may be stopped meanwhile, and must not be in flight.
             let opened = MutexGuard::unlocked(&mut state, || {
                 let is_open = renewals.is_open();
                 let opened = if is_open { Ok(()) } else { renewals.open() };
@@ -197,7 +197,7 @@ impl Keeper {
         })
     }
 
-    /// Enters the reply to each question, and calls the hooks.
+    /// Records the reply to each question, and calls the hooks.
     ///
     /// - **`Ours`**: the lease is held until the new end; a renewal is reported. The schedule asks
     ///   again after a third of the lease.

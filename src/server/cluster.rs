@@ -1,9 +1,9 @@
 //! The servers of a Redis Cluster: one for each shard. Calls follow a key that is on another shard.
 //!
 //! A [`Member`] is a shard, as the locks on it see it. A call about a key that has moved goes to
-//! the shard that has it: a lease stays with its keeper, wherever its slot goes.
-//! [`Following`] does this for batches of renewals. Only an acquire gets the
-//! refusal itself, since its thread has to wait in the queue of the shard that has the key.
+//! the shard that has it: a lease stays with its keeper, wherever its slot goes. [`Following`] does
+//! this for batches of renewals. Only an acquire gets the refusal itself, since its thread has to
+//! wait in the queue of the shard that has the key.
 //!
 //! Depending on the reply:
 //! - **`MOVED`**: the map learns of the move, and the shard that has the slot is asked, at most
@@ -46,8 +46,8 @@ use crate::{
 /// The pauses between hops: two nodes that name each other agree after a moment.
 const FIRST_HOP: Duration = Duration::from_millis(20);
 const LAST_HOP: Duration = Duration::from_millis(160);
-/// Another shard has a twelfth of the shortest lease to answer: at least this, and at most
-/// [`SHORTEST_PATIENCE`].
+/// The shortest time that another shard gets to answer. Its limit is a twelfth of the shortest
+/// lease, between this and [`SHORTEST_PATIENCE`].
 const SHORTEST: Duration = Duration::from_millis(100);
 
 /// The shards of a cluster that have been used.
@@ -84,7 +84,7 @@ impl Servers {
         self.of_shards.get_or_make(id, make)
     }
 
-    /// Enters a redirect in the map. `None`: the reply is not one.
+    /// Records a redirect in the map. `None`: the reply is not a redirect.
     fn redirect<T>(&self, answer: &RedisResult<T>) -> Option<Redirect> {
         self.nodes.redirect(answer.as_ref().err()?)
     }
@@ -365,7 +365,7 @@ impl Renewals for Following {
     fn send(&mut self, calls: &[Call], shortest_lease: Duration) -> Replies {
         let mut replies: Vec<RenewalReply> = vec![(RenewalAnswer::Unanswered, None); calls.len()];
         let (mut broken, mut places) = (false, (0..calls.len()).collect::<Vec<_>>());
-        // Again for those that have moved.
+        // Resends the calls whose keys have moved.
         for _ in 0..=HOPS {
             for (shard, places) in self.by_shard(calls, &places) {
                 let some = places.iter().filter_map(|place| calls.get(*place));

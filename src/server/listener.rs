@@ -31,7 +31,7 @@ use crate::{
 
 const NAME: &str = "leasehold-listener";
 const CHANNEL: &str = "__redis__:invalidate";
-/// The longest wait for a message before it checks whether it has to end.
+/// The longest wait for a message before the thread checks whether it has to end.
 const LISTEN: Duration = OFTEN;
 /// The wait for the reply to its `UNSUBSCRIBE`, which is not needed. A socket has no shorter
 /// time-out.
@@ -53,7 +53,8 @@ pub(crate) struct Listener {
     wake: Condvar,
 }
 
-/// The listener's thread begins to listen when it is wanted.
+/// The stage of the listener's thread. It begins to listen with the first request for
+/// notifications.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Life {
     #[default]
@@ -72,9 +73,9 @@ struct Subscription {
     id: Option<i64>,
     /// The connection is useless and must be replaced.
     is_useless: bool,
-    /// It was closed to make room for a more important connection.
+    /// The connection was closed to make room for a more important one.
     gives_way: bool,
-    /// Where it leads: see [`Connector::epoch`].
+    /// The epoch of its destination: see [`Connector::epoch`].
     epoch: Epoch,
 }
 
@@ -99,8 +100,7 @@ impl Listener {
     }
 
     /// Starts the thread. It connects after [`start_notifications`](Self::start_notifications), and
-    /// ends within
-    /// [`LISTEN`] once the observer is gone.
+    /// ends within [`LISTEN`] once the observer is gone.
     pub(super) fn start(
         self: &Arc<Self>,
         observer: Weak<dyn Observer>,

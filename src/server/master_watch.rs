@@ -53,7 +53,7 @@ impl MasterWatch {
         if self.checked.elapsed() < EACH_SECOND {
             return Some(());
         }
-        // Dropped before anything is asked: the last clone ends what it belongs to.
+        // The observer is dropped before anything is asked: dropping its last clone ends its owner.
         let needs_notifications = self.observer.upgrade()?.needs_notifications();
         let looked = if needs_notifications {
             self.connector.check(EACH_SECOND / 2);
@@ -61,7 +61,8 @@ impl MasterWatch {
         } else {
             Some(())
         };
-        // From its end: after a slow one, messages that came meanwhile are read first.
+        // The pause counts from the end of the check: after a slow check, messages that came
+        // meanwhile are read first.
         self.checked = time::now();
         looked
     }

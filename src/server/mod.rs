@@ -16,8 +16,7 @@
 //! listener's `subscription` and the letters of an [`outbox`] are locked after `slot`, and the
 //! stage of a letter after the letters. The values of a [`PerServer`] are locked briefly, and while
 //! one is made, which opens no connection. A thread unlocks `slot` and `subscription` before it
-//! calls an
-//! [`Observer`], which locks the queues or the keeper.
+//! calls an [`Observer`], which locks the queues or the keeper.
 
 #[cfg(feature = "cluster")]
 mod cluster;
@@ -67,7 +66,7 @@ pub(crate) trait Server: Send + Sync + 'static {
 
     fn limits(&self) -> Limits;
 
-    /// Opens connections like its own. `None`: it is a stand-in.
+    /// Returns a connector for connections like its own. `None`: this is a stand-in.
     fn connector(&self) -> Option<Connector> {
         None
     }
@@ -100,9 +99,9 @@ pub(crate) trait Server: Send + Sync + 'static {
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>>;
 
     /// Sends a head's call on the connection that all heads share, in one write with other calls,
-    /// so that the server notifies the listener of a change of the key. The call is sent before the
-    /// deadline and the cancel, or not at all. The reply is awaited for one I/O time-out, and one
-    /// more to connect if necessary. `None`: the call was not sent.
+    /// so that the server notifies the listener of a change of the key. Waits one I/O time-out for
+    /// the reply, and one more to connect if necessary. `None`: the call was not sent before the
+    /// deadline or the cancel, and never will be.
     ///
     /// # Errors
     /// The call was not sent: there is no connection, or the server did not answer earlier calls.
@@ -170,7 +169,7 @@ pub(crate) struct Reply {
     pub(crate) answer: RedisResult<Value>,
     /// Taken just before the call was sent.
     pub(crate) sent: Instant,
-    /// When the reply came, or a little earlier. Times in the reply count from this moment.
+    /// The time of the reply, or a little earlier. Times in the reply count from this moment.
     pub(crate) answered: Instant,
     /// The server will notify the listener of the next change of the keys that were read.
     pub(crate) tracked: bool,

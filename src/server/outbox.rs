@@ -100,10 +100,10 @@ impl Outbox {
         }
     }
 
-    /// Has this call sent, by this thread or another. If this thread leads, `send`
-    /// [gathers](SharedWrite::gather) and sends the shared write. `until`: when this thread stops
-    /// waiting for the reply, if that is sooner than an I/O time-out. `None`: the call was not
-    /// sent.
+    /// Sends this call, in a write of this thread or of another. If this thread leads, `send`
+    /// [gathers](SharedWrite::gather) and sends the shared write. `until`: the time at which this
+    /// thread stops waiting for the reply, if that is sooner than an I/O time-out. `None`: the call
+    /// was not sent.
     pub(super) fn ask(
         &self,
         packed: Vec<u8>,

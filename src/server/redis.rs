@@ -43,7 +43,8 @@ pub(crate) struct RedisServer {
     waiters: WaitersConnection,
     leases: Arc<Tracked>,
     listener: Arc<Listener>,
-    /// Each acquire starts the notifications: only the first locks the listener for it.
+    /// The notifications have started. Each acquire starts them, but only the first has to lock the
+    /// listener.
     is_telling: AtomicBool,
 }
 
@@ -53,7 +54,7 @@ struct Sending<'a> {
     patience: Patience<'a>,
     wait_while_all_lent_by: Deadline,
     whole_by: Deadline,
-    /// It was sent before, on a connection that turned out to be closed.
+    /// The call was sent before, on a connection that turned out to be closed.
     again: bool,
 }
 
@@ -88,8 +89,8 @@ impl RedisServer {
         if let Err(error) = &reply.answer {
             self.connector.was_refused(error);
             if is_from_replica(error) {
-                // At once: a thread that shared the write may resend its call before the connection
-                // comes back to the pool.
+                // The connector must know at once: a thread that shared the write may resend its
+                // call before the connection comes back to the pool.
                 self.connector.finished(epoch, Finished::Replica);
             }
         }
@@ -118,7 +119,7 @@ impl RedisServer {
         }
     }
 
-    /// Sends a call on a connection that is lent for it alone.
+    /// Sends a call on a pooled connection of its own.
     fn send_alone(&self, sending: &Sending<'_>) -> Result<Reply> {
         let mut conn = self.lend_for(sending)?;
         let sent = time::now();
@@ -157,8 +158,8 @@ impl RedisServer {
         })
     }
 
-    /// Sends calls in one write, on a connection that is lent for them alone. `teaching`: with the
-    /// source of each script.
+    /// Sends calls in one write, on a pooled connection of their own. `teaching`: with the source
+    /// of each script.
     fn send_all(
         &self,
         calls: &[Call],
@@ -398,7 +399,8 @@ fn close_if_finished(conn: &mut PooledConnection, error: Option<&RedisError>) ->
 }
 
 /// Decides whether a call that met a replica is sent again. The replica did nothing, and the next
-/// connection may lead to the new master: at once, and later too for a call with a deadline.
+/// connection may lead to the new master. So the call is sent once more at once; with a deadline,
+/// again and again until then.
 struct ReplicasMet {
     were_met: bool,
     has_deadline: bool,

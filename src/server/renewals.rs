@@ -26,7 +26,7 @@ pub(super) const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// The watchdog's connection, reopened after it has failed.
 pub(crate) trait Renewals: Send {
-    /// False as well if another server has become the master.
+    /// Also false if another server has become the master.
     fn is_open(&self) -> bool;
 
     /// The pause after which [`is_open`](Self::is_open) has to be called again while there are
@@ -35,7 +35,7 @@ pub(crate) trait Renewals: Send {
         None
     }
 
-    /// Takes as long as connecting takes.
+    /// Opens the connection. Blocks while it connects.
     fn open(&mut self) -> Result<(), Arc<RenewalError>>;
 
     /// Sends all renewals, and releases of orphans, in one round trip. Takes at most one I/O

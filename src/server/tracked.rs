@@ -176,7 +176,7 @@ impl InUse<'_> {
         self.slot.open.is_some()
     }
 
-    /// Opens it, unless it is open. Takes as long as connecting takes.
+    /// Opens the connection if it is closed. Blocks while it connects.
     pub(super) fn open(&mut self) -> Result<()> {
         if self.is_open() {
             return Ok(());
@@ -210,7 +210,7 @@ impl InUse<'_> {
         limit: Option<Duration>,
         ask: impl FnOnce(&mut Connection, bool) -> RedisResult<T>,
     ) -> RedisResult<T> {
-        // It is put back only after the call: a panic of redis-rs leaves no connection behind.
+        // The connection is put back only after the call: a panic of redis-rs leaves none behind.
         let mut open = self.slot.open.take().ok_or_else(no_connection)?;
         self.slot.limit = limit;
         open.bounds.limit = limit.unwrap_or(self.tracked.connector.limits().answer);
@@ -225,7 +225,7 @@ impl InUse<'_> {
         asked
     }
 
-    /// Where it leads: see [`Connector::epoch`].
+    /// Returns the epoch of its destination: see [`Connector::epoch`].
     pub(super) fn epoch(&self) -> Option<Epoch> {
         self.slot.open.as_ref().map(|open| open.epoch)
     }

@@ -31,7 +31,7 @@ pub(super) struct Store {
     undo: VecDeque<Before>,
     /// The number of changes of each key.
     changes: HashMap<String, u64>,
-    /// The replies that a test gives.
+    /// The test's function that replies to commands, if there is one.
     pub(super) answer: Option<Answer>,
 }
 

@@ -39,13 +39,13 @@ pub(crate) struct Queue<W, L, F = ()> {
     /// The locks that were handed to former heads that have not left yet.
     handed: Vec<(Ticket, L)>,
     turns: Turns,
-    /// Why the last attempt of a head failed, if it did.
+    /// The failure of a head's last attempt, if it failed.
     failure: Option<F>,
     /// All waiters up to this ticket know that someone has the lock.
     told_busy_up_to: Option<Ticket>,
 }
 
-/// Why a waiter does not have the lock, by the last attempt of any head of its queue.
+/// The reason why a waiter does not have the lock, by the last attempt of any head of its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LastAnswer<F> {
     /// Someone else has it.

@@ -38,9 +38,9 @@ const LOOKS_FOR_AN_ANSWER: Duration = Duration::from_millis(1);
 /// A thread that returns later than this after its release has given others a chance, which ends a
 /// streak. The pause of a streak is as long.
 const STREAK_GAP: Duration = Duration::from_millis(1);
-/// The length of a streak at its first pause. It doubles with each pause,
+/// The length of a streak at its first pause. It doubles with each pause, up to [`LONGEST_STREAK`].
 const FIRST_STREAK: Duration = Duration::from_millis(10);
-/// up to this.
+/// The greatest length of a streak before a pause.
 const LONGEST_STREAK: Duration = Duration::from_millis(100);
 /// The number of streaks remembered. Two locks with the same place replace each other's streak, and
 /// pause less often.
@@ -362,9 +362,9 @@ struct Streaks {
 struct Streak {
     lock: u64,
     released: Instant,
-    /// When it started, or last paused.
+    /// The time at which it started, or last paused.
     began: Instant,
-    /// It pauses after this long.
+    /// The length at which it pauses next.
     pauses_after: Duration,
 }
 

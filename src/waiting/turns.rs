@@ -55,7 +55,7 @@ pub(super) struct Turns {
 /// A hold that a thread of this process has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PastHold {
-    /// When its thread asked for the lock, or was handed it.
+    /// The time at which its thread asked for the lock, or was handed it.
     pub(crate) since: Instant,
     /// The hold came from the queue, which has recorded it.
     pub(crate) stood_in_queue: bool,
@@ -105,8 +105,8 @@ impl Turns {
         }
     }
 
-    /// Records that a thread of this process has released the lock. Returns when the head asks;
-    /// `None`: other threads hold all of it by now.
+    /// Records that a thread of this process has released the lock. Returns the time at which the
+    /// head asks; `None`: other threads hold all of the lock by now.
     pub(super) fn released(&mut self, now: Instant, hold: &PastHold) -> Option<Instant> {
         // A refusal during the hold was because of the hold, not because of another process.
         self.others_seen.take_if(|seen| hold.since <= *seen);
@@ -156,9 +156,9 @@ impl Turns {
         self.away_until.map_or(now, |until| until.max(now))
     }
 
-    /// Returns when the head asks after a change of which all processes are notified. One that was
-    /// away within the last second asks a little later, at random. Otherwise the process that the
-    /// server notifies first would win each time, and the last would starve.
+    /// Returns the time at which the head asks after a change. The server notifies all processes of
+    /// it, one after another: so a process that was away within the last second asks a little
+    /// later, at random. Otherwise the first would win each time, and the last would starve.
     pub(super) fn asks_after_change(&self, now: Instant, spread: Duration) -> Instant {
         let was_away = (self.away_until).filter(|until| now < *until + LATELY);
         was_away.map_or(now, |until| until.max(now + spread))

@@ -10,11 +10,11 @@ use redis::{
     RedisResult,
 };
 
-/// The time-out for a connection to this process, which takes much less.
+/// The time-out for connecting to this process, which normally takes microseconds.
 const LOCAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Replaces a connection by one to this process that is closed. If that cannot be opened, it stays
-/// open.
+/// Replaces a connection with a closed one to this process. If that cannot be made, the connection
+/// stays open.
 pub(super) fn close(conn: &mut Connection) {
     if conn.is_open()
         && let Ok(closed) = closed_connection()

@@ -109,7 +109,7 @@ fn exchanged(
 /// the end. After one time-out in all it waits for no further reply.
 ///
 /// # Errors
-/// Why the connection is [finished](Finished).
+/// The reason why the connection is [finished](Finished).
 pub(crate) fn exchange_each(
     conn: &mut Connection,
     packed: &[u8],

@@ -1,5 +1,5 @@
-//! When to close a connection: one rule for the connections of the pool, the waiters and the
-//! watchdog.
+//! Decides when to close a connection: one rule for the connections of the pool, the waiters and
+//! the watchdog.
 //!
 //! A new reason is a new line in [`Finished::by_error`]. The owner of the connection decides
 //! whether it closes other connections too.
@@ -16,7 +16,7 @@ pub(crate) enum Finished {
     Unreadable,
     /// The server is now a replica: its address may lead to the new master.
     Replica,
-    /// The caller had it for as long as a read time-out, so a reply may still be owed.
+    /// The caller had the connection for as long as a read time-out, so a reply may still be owed.
     Overdue,
     /// A plain function was redirected to another node of the cluster.
     Moved,

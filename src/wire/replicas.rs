@@ -27,7 +27,7 @@ pub(crate) struct Replicas {
 }
 
 impl Replicas {
-    /// Satisfies both requirements.
+    /// Returns a requirement that satisfies both.
     pub(crate) fn or_more(self, other: Self) -> Self {
         Self {
             count: self.count.max(other.count),

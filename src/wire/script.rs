@@ -269,7 +269,8 @@ impl fmt::Debug for Call {
     }
 }
 
-/// Releases a lock whose value is its holder's token: returns 1 if the lock was ours, 0 if not.
+/// Releases a lock whose value is its holder's token: the reply is 1 if the lock was ours, 0 if
+/// not.
 pub(crate) fn releasing(key: &str, token: &Token) -> Call {
     RELEASE_MUTEX.on([key]).arg(token.as_str())
 }

@@ -44,8 +44,8 @@ const GRACE: Duration = Duration::from_millis(50);
 /// At most this many threads are left behind with one peer. After that it is asked nothing until
 /// one of them ends.
 const MOST_LEFT: usize = 8;
-/// A peer whose last reply took less than this time is trusted, for as long as this, not to send
-/// its next one byte by byte.
+/// A peer that last replied within this time is trusted, for as long again, not to send its next
+/// reply byte by byte.
 const AT_ONCE: Duration = Duration::from_millis(5);
 /// The longest wait for the spare connections, which other threads use for a moment each.
 const MOMENT: Duration = Duration::from_millis(10);
@@ -53,8 +53,8 @@ const MOMENT: Duration = Duration::from_millis(10);
 /// The peers and the work of the threads that were left behind. Each has the `Arc` while it runs.
 static LEFT: Mutex<Vec<(String, Weak<dyn Any + Send + Sync>)>> = Mutex::new(Vec::new());
 
-/// Closed connections, each to be left in a caller's hands while a thread reads. There are as many
-/// as threads have read at once, and they end with the pool that they belong to.
+/// Closed connections: while a thread reads, the caller has one of them in place of its own. There
+/// are as many as threads have read at once, and they end with the pool that they belong to.
 #[derive(Clone, Default)]
 pub(crate) struct Spares(Arc<Mutex<Vec<Connection>>>);
 
@@ -170,7 +170,7 @@ pub(super) fn alone<T: Send + 'static>(
 /// Sends one packed command and returns its reply.
 ///
 /// # Errors
-/// Also an error reply. Both are noted.
+/// A failure of the connection, or an error reply. Both are noted.
 pub(super) fn request(conn: &mut Connection, packed: &[u8]) -> RedisResult<Value> {
     let replied = match bounds_of(conn) {
         None => conn.req_packed_command(packed),

@@ -4,7 +4,7 @@
 //!
 //! - [`arguments`]: the command line.
 //! - [`deciding`], from values alone: when the command is told to end and killed; the exit code.
-//! - [`doing`]: locks, processes, signals. No act waits for a reader of what is said.
+//! - [`doing`]: locks, processes, signals. No action waits until a message is read.
 //! - [`speaking`]: texts for stderr, and the only thread that writes them.
 //! - [`answering`]: calls the others, and writes answers to questions on stdout.
 

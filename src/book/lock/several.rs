@@ -133,8 +133,8 @@ fn in_order(names: &[&str]) -> Result<Vec<LockName>> {
     Ok(locks)
 }
 
-/// Acquires the locks in this order, and renews those that it has after each third of the lease.
-/// Returns false if one is not acquired in time.
+/// Acquires the locks in this order, and renews those already held after each third of the lease.
+/// Returns false if a lock is not acquired in time.
 fn acquire_all(
     conn: &mut Connection,
     wanted: &[LockName],
@@ -183,8 +183,8 @@ fn renew_if_due(conn: &mut Connection, held: &[HeldLock], lease: &mut LeaseTimes
     renew_all(conn, held, lease.millis)
 }
 
-/// Renews each lock. One that has ended meanwhile is acquired again if it is free, since nothing
-/// was done under it yet.
+/// Renews each lock. A lock whose lease has ended meanwhile is acquired again if it is free, since
+/// nothing was done under it yet.
 fn renew_all(conn: &mut Connection, held: &[HeldLock], lease: u64) -> Result<()> {
     for (lock, token) in held {
         let operation = Operation::new(WITH_LOCKS, lock.text());
@@ -197,7 +197,7 @@ fn renew_all(conn: &mut Connection, held: &[HeldLock], lease: u64) -> Result<()>
 }
 
 /// Releases all locks in one round trip, even if one fails, unless the connection fails. The error
-/// names all that were lost, or is the first of another kind.
+/// names all locks that were lost; if none was, it is the first failure.
 fn release_all(conn: &mut Connection, held: &[HeldLock]) -> Result<()> {
     if held.is_empty() {
         return Ok(());

@@ -335,7 +335,8 @@ impl<'a> Sale<'a> {
             return Ok(Purchase::AlreadyOwned { retries });
         }
         check_room(operation, &self.seller, seller_funds, price)?;
-        // Never `-0`: HINCRBY would refuse it, and the rest of the transaction would still run.
+        // A price of 0 must not become `-0`: HINCRBY would refuse it, and the rest of the
+        // transaction would still run.
         let (gain, loss) = (price.to_string(), (-i128::from(price)).to_string());
         attempt.write(&["HINCRBY", &self.seller, "funds", &gain]);
         attempt.write(&["HINCRBY", &self.buyer, "funds", &loss]);

@@ -70,7 +70,7 @@ pub(super) struct TradeAttempt<'a, 'c> {
     pub(super) operation: Operation<'a>,
     conn: &'a mut WatchedConnection<'c>,
     writes: &'a mut Pipeline,
-    /// The number of aborted attempts before.
+    /// The number of attempts that were aborted before this one.
     pub(super) retries: u32,
 }
 

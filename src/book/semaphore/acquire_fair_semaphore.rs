@@ -20,7 +20,7 @@ scripts! {
 
 /// The time that [`acquire_semaphore_with_lock`] waits for the lock, as in the book.
 const LOCK_WAIT: Duration = Duration::from_millis(10);
-/// The lease in milliseconds that a lock without an end gets: ten seconds, the book's default.
+/// The lease in milliseconds for a lock that has no end: ten seconds, the book's default.
 const LOCK_END: u64 = 10_000;
 
 /// The names of a fair semaphore's keys.

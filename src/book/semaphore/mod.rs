@@ -43,12 +43,12 @@
 //!
 //! - That a holder notices the end of its permit: the timeout of *the next caller* ends it, and
 //!   only [`refresh_fair_semaphore`] shows that.
-//! - Anything that the book's own steps break, among several programs that use them. One that is
-//!   refused blocks a permit until its last step. In a basic semaphore, one with a slow clock, or a
+//! - The limit among several programs that use the book's own steps. A program that is refused
+//!   blocks a permit until its last step. In a basic semaphore, a program with a slow clock, or a
 //!   slow request, gets a permit beyond the limit.
 //! - An order among callers. "Fair" means that no client's clock gives an advantage.
-//! - The permits of a semaphore that only the book's programs use for a day after the last call of
-//!   these functions, without a pause: its ZSETs expire once, and the permits with them.
+//! - The permits of a semaphore that only the book's programs have used, without a pause, for a day
+//!   after the last call of these functions: its ZSETs expire then, and the permits with them.
 //!
 //! # Source
 //!

@@ -1,10 +1,11 @@
 //! The part of a wait that stands in the queue of its lock.
 //!
 //! Only the [head](Wait::ask_as_head) of a queue asks the server, on the connection that all heads
-//! share, when its place wakes it: the server reported a change, this process released the lock,
-//! the holder's lease has ended, or a pause after a failure is over. At its
-//! [deadline](Wait::at_deadline) a thread that has not been head has the head's last reply, or asks
-//! once itself.
+//! share. Its place wakes it for the events that the header of [`waiting`](crate::waiting) lists,
+//! and at the time set after its last attempt: the end of the holder's lease, the renewal of a
+//! writer's intent, or the end of a pause. At the [deadline](Wait::at_deadline) the last reply to
+//! any head decides for all threads of the queue, unless the server may answer this thread
+//! otherwise: then a thread that has not asked asks once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,8 +19,8 @@ use crate::{
     wire::BusyReply,
 };
 
-/// At its deadline a thread waits this long for the reply to the head of its queue, so that a slow
-/// connection does not look like a silent server.
+/// At its deadline a thread waits at most this long for the reply to the head of its queue, so that
+/// a slow connection does not look like a silent server.
 const ANSWERED_AHEAD: Duration = Duration::from_millis(100);
 
 impl Wait<'_> {
@@ -175,7 +176,7 @@ impl Wait<'_> {
     fn withdraw_intent(&self, failure: Option<&Error>) {
         let is_silent = matches!(failure, Some(Error::Unknown { .. } | Error::Pool { .. }));
         if let Some(call) = self.hold.withdrawing_intent().filter(|_| !is_silent) {
-            // On the connection of the heads, since all those of the pool may be lent.
+            // Uses the connection of the heads, since all connections of the pool may be lent.
             let sent =
                 (self.stack.server).ask_for_head(&call, Deadline::after(WAIT_WHILE_ALL_LENT), None);
             let is_refusal = |reply: Reply| reply.answer.is_err_and(|it| !it.is_io_error());

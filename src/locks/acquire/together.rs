@@ -1,4 +1,4 @@
-//! The first attempts of the waits of a set, which share a write.
+//! The first attempts of the waits of a set, sent in one write to each server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +8,8 @@ use crate::{
     recipes::LockKind,
 };
 
-/// Makes the first attempts of these waits, in one write to each server and to all servers at once.
+/// Makes the first attempts of these waits, in one write to each server, and to all servers at
+/// once.
 pub(in crate::locks) fn ask_together_first(waits: &mut [&mut Wait<'_>]) {
     let Some(patience) = waits.first().map(|wait| wait.patience()) else {
         return;

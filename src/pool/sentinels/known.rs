@@ -8,7 +8,7 @@
 //!   it: a group that is set up anew counts its epochs from 0 again.
 //! - Any other configuration does so once nobody has named the known one for [`COUNTS`]: the epochs
 //!   were set back. A process that starts then knows no other either.
-//! - Until then, and while no address has most answers, the sentinels are in dispute: no lock is
+//! - Until then, and while no address has a majority, the sentinels are in dispute: no lock is
 //!   requested from anyone, and what is held stays where it is.
 
 use std::{
@@ -97,7 +97,7 @@ impl Known {
             .all(|(_, said)| Some(said) == self.master.as_ref())
     }
 
-    /// Enters the age of the first known master: after a very recent failover, other processes may
+    /// Records the age of the first known master: after a very recent failover, other processes may
     /// not know of it yet.
     pub(super) fn note_age(&mut self, for_how_long: Duration) {
         if let Some(at) = time::now()
@@ -108,7 +108,7 @@ impl Known {
         }
     }
 
-    /// Enters the answer of a sentinel. [`settle`](Self::settle) draws the conclusion.
+    /// Records the answer of a sentinel. [`settle`](Self::settle) draws the conclusion.
     pub(super) fn note(&mut self, which: usize, said: NamedMaster, now: Instant) {
         if self.master.as_ref() == Some(&said) {
             self.named = Some(now);

@@ -72,7 +72,7 @@ pub(crate) fn read_inspection(answer: Value) -> RedisResult<(Found, Vec<Holder>)
     Ok(found.unwrap_or_else(foreign))
 }
 
-/// Reads a name that a holder chose. It need not be text: what is none counts as a name too.
+/// Reads a name that a holder chose. It need not be text: bytes that are not UTF-8 are a name too.
 fn name(value: &Value) -> Cow<'_, str> {
     match value {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes),

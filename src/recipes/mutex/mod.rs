@@ -302,11 +302,13 @@ impl End {
     }
 }
 
-/// Returns the fencing token, and the number of reserved ones if any were requested, or nil if
-/// another holder has the lock. With a period it may return the last run instead.
+/// Acquires the lock: the reply is the fencing token, and the number of reserved ones if any were
+/// requested, or nil if another holder has the lock. With a period the reply may be the last run
+/// instead.
 ///
-/// Without a fencing token it returns 1 or nil. The first attempt is then the bare command, which
-/// returns OK. That does not recognise its own token, so every later attempt is the script.
+/// Without a fencing token the reply is 1 or nil. The first attempt is then the bare command, whose
+/// reply is OK. That command does not recognise its own token, so every later attempt is the
+/// script.
 pub(super) fn acquiring(hold: &Hold, lease_millis: u64, busy_reply: BusyReply) -> Call {
     let (lock, token) = (&hold.lock, hold.token.as_str());
     let call = match (hold.is_fenced, hold.period_millis) {
@@ -340,8 +342,8 @@ fn set_if_free(key: &str, token: &str, lease_millis: u64) -> Cmd {
     set
 }
 
-/// Returns true if the lock is ours, and now lasts at least this long. The companion may be missing
-/// even for a fenced hold, if a plain function acquired the lock.
+/// Renews the lease: the reply is 1 if the lock is ours, and now lasts at least this long. The
+/// companion may be missing even for a fenced hold, if a plain function acquired the lock.
 pub(super) fn renewing(hold: &Hold, lease_millis: u64) -> Call {
     let lock = &hold.lock;
     let call = if hold.is_fenced {

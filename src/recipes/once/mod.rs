@@ -24,7 +24,7 @@ scripts! {
     LAST_RUN = "mark.lua" then "last_run.lua";
 }
 
-/// Marks the run and releases the lock: returns 1 if the lock was ours.
+/// Marks the run and releases the lock: the reply is 1 if the lock was ours.
 pub(super) fn finishing(lock: &LockName, (token, who): (&Token, &Owner)) -> Call {
     FINISH_RUN
         .on([lock.key(), &lock.run_mark()])
@@ -32,7 +32,7 @@ pub(super) fn finishing(lock: &LockName, (token, who): (&Token, &Owner)) -> Call
         .arg(whole_millis(KEPT))
 }
 
-/// Returns the owner and the time of the last run, or nil.
+/// Reads the mark: the reply is the owner and the time of the last run, or nil.
 pub(crate) fn last_run(lock: &LockName) -> Call {
     LAST_RUN.on([&lock.run_mark()])
 }

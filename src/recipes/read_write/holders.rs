@@ -23,9 +23,9 @@ use crate::{
 /// shortens it. `Ok(false)`: a writer holds the lock or waits. One round trip.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in
-///   `:lease`, or has braces other than one non-empty `{tag}`; the lease is not between 1 ms and 24
-///   h. Nothing was sent. Or the token holds this lock for writing; nothing was changed.
+/// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in `:lease`, or has braces
+///   other than one non-empty `{tag}`; the lease is not between 1 ms and 24 h. Nothing was sent. Or
+///   the token holds this lock for writing; nothing was changed.
 /// - [`Error::Unknown`]: no reply came, so the token may hold the lock until the lease ends.
 ///   Release it, or repeat the call, on another connection.
 /// - [`Error::WrongKind`]: the key is not a read-write lock of this kind. Nothing was changed.
@@ -106,10 +106,8 @@ pub fn acquire_read(
 /// # Errors
 /// - [`Error::Invalid`]: the name or the lease is invalid, as for [`try_acquire_read`]. Nothing was
 ///   sent.
-/// - [`Error::Unknown`]: no reply came; the hold has the new end or the old
-///   one.
-/// - [`Error::WrongKind`], [`Error::Redis`]: nothing
-///   was changed.
+/// - [`Error::Unknown`]: no reply came; the hold has the new end or the old one.
+/// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
 /// # Example
 /// ```no_run
@@ -144,8 +142,7 @@ pub fn renew_read(
 /// - [`Error::Invalid`]: the name is invalid, as for [`try_acquire_read`]. Nothing was sent.
 /// - [`Error::Unknown`]: no reply came; the hold is over now or at the end of its lease. If
 ///   repeated, `Ok(false)` may mean that the first call succeeded.
-/// - [`Error::WrongKind`], [`Error::Redis`]: nothing
-///   was changed.
+/// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
 /// # Example
 /// ```no_run

@@ -94,7 +94,7 @@ impl Side {
     }
 }
 
-/// Returns 1 if we are a reader.
+/// Acquires the lock for reading: the reply is 1 if we are a reader.
 pub(super) fn acquiring_read(hold: &Hold, lease_millis: u64, busy_reply: BusyReply) -> Call {
     ACQUIRE_READ
         .on([hold.lock.key()])
@@ -103,8 +103,8 @@ pub(super) fn acquiring_read(hold: &Hold, lease_millis: u64, busy_reply: BusyRep
         .arg(busy_reply.flag())
 }
 
-/// Returns the fencing token, or nil if someone else holds the lock. A waiting writer keeps new
-/// readers out.
+/// Acquires the lock for writing: the reply is the fencing token, or nil if someone else holds the
+/// lock. A waiting writer keeps new readers out.
 pub(super) fn acquiring_write(
     hold: &Hold,
     lease_millis: u64,
@@ -120,7 +120,7 @@ pub(super) fn acquiring_write(
         .arg(busy_reply.flag())
 }
 
-/// Returns true if the hold is still ours, and now lasts at least this long.
+/// Renews the lease: the reply is 1 if the hold is still ours, and now lasts at least this long.
 pub(super) fn renewing(hold: &Hold, side: Side, lease_millis: u64) -> Call {
     let lock = &hold.lock;
     let call = match side {
@@ -130,7 +130,7 @@ pub(super) fn renewing(hold: &Hold, side: Side, lease_millis: u64) -> Call {
     call.arg(side.field(&hold.token)).arg(lease_millis)
 }
 
-/// Returns true if the hold was ours until now.
+/// Releases the hold: the reply is 1 if it was ours until now.
 pub(super) fn releasing(hold: &Hold, side: Side) -> Call {
     let call = RELEASE_READ_WRITE.on([hold.lock.key()]);
     call.arg(side.field(&hold.token))

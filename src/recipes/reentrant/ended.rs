@@ -1,4 +1,4 @@
-//! The holds of reentrant locks that have ended, as far as one `Locks` was told.
+//! The holds of reentrant locks that have ended, as far as one `Locks` knows.
 //!
 //! A failover may undo a release. The new master then has the remains of the hold, under the same
 //! owner: if that owner entered them again, it would get the fencing token of the old hold, below
@@ -20,14 +20,14 @@ const SKEW: Duration = Duration::from_secs(1);
 /// Beyond this number of locks, those whose remains end first are forgotten.
 const MOST: usize = 10_000;
 
-/// For each lock, by its key, the last hold that has ended. It is locked alone, and nothing waits
-/// within.
+/// For each lock, by its key, the last hold that has ended. While it is locked, no other mutex is
+/// locked and nothing waits.
 #[derive(Default)]
 pub(crate) struct EndedHolds(Mutex<HashMap<String, LastEnded>>);
 
 struct LastEnded {
     fence: FencingToken,
-    /// When the remains of such a hold have ended too.
+    /// The time at which the remains of such a hold have ended too.
     until: Instant,
 }
 

@@ -328,7 +328,8 @@ fn whole_number_above_0(digits: Vec<u8>) -> Option<u64> {
     (is_digits && number > 0).then_some(number)
 }
 
-/// Returns the fencing token and the owner's count of the lock, or nil if another owner has it.
+/// Acquires the lock: the reply is the fencing token and the owner's count, or nil if another owner
+/// has the lock.
 pub(super) fn acquiring(hold: &Hold, lease_millis: u64, busy_reply: BusyReply) -> Call {
     let ended = hold.ended.as_ref();
     on(&ACQUIRE_REENTRANT, hold)
@@ -352,14 +353,14 @@ impl Levels {
     }
 }
 
-/// Returns true if the acquisition is ours, and now lasts at least this long.
+/// Renews the lease: the reply is 1 if the acquisition is ours, and now lasts at least this long.
 pub(super) fn renewing(hold: &Hold, lease_millis: u64, levels: Levels) -> Call {
     on(&RENEW_REENTRANT, hold)
         .arg(lease_millis)
         .arg(levels.flag())
 }
 
-/// Returns the owner's count of the lock before the release.
+/// Releases an acquisition: the reply is the owner's count before the release.
 pub(super) fn releasing(hold: &Hold, levels: Levels) -> Call {
     on(&RELEASE_REENTRANT, hold).arg(levels.flag())
 }

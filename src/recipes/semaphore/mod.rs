@@ -258,8 +258,8 @@ impl Hold {
     }
 }
 
-/// Returns 1 plus the number of free permits, or { 1, milliseconds until one is free }; if none is
-/// free for us nil, or { milliseconds until one is free }.
+/// Acquires a permit: the reply is 1 plus the number of free permits, or { 1, milliseconds until
+/// one is free }. If none is free for us, it is nil, or { milliseconds until one is free }.
 pub(super) fn acquiring(hold: &Hold, lease_millis: u64, busy_reply: BusyReply) -> Call {
     on(&ACQUIRE_SEMAPHORE, hold)
         .arg(lease_millis)
@@ -268,12 +268,12 @@ pub(super) fn acquiring(hold: &Hold, lease_millis: u64, busy_reply: BusyReply) -
         .arg(busy_reply.flag())
 }
 
-/// Returns 1 if the permit is still ours, and now lasts at least this long.
+/// Renews the lease: the reply is 1 if the permit is still ours, and now lasts at least this long.
 pub(super) fn renewing(hold: &Hold, lease_millis: u64) -> Call {
     on(&RENEW_SEMAPHORE, hold).arg(lease_millis)
 }
 
-/// Returns 1 if the permit was ours until now.
+/// Releases the permit: the reply is 1 if it was ours until now.
 pub(super) fn releasing(hold: &Hold) -> Call {
     on(&RELEASE_SEMAPHORE, hold)
 }

@@ -67,7 +67,8 @@ impl<'a> Proof<'a> {
     /// Proves that a hold has not ended whose end is at this key: `read`, `HGET` or `ZSCORE`, reads
     /// it from the field.
     pub(crate) fn by_end(lock: &'a LockName, key: &str, read: &str, field: &str) -> Self {
-        // Not the token of the hold: errors may name keys, and two threads may commit at once.
+        // The id is random, not the token of the hold: errors may name keys, and two threads may
+        // commit at once.
         let proof = lock.proof(Token::random().as_str());
         let reads = [
             // The whole script: an unknown hash would be no proof.

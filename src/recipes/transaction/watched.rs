@@ -229,7 +229,8 @@ impl<'a> WatchedConnection<'a> {
     /// Writes, and releases the lock if `release` is given. `None`: a watched key has changed, and
     /// nothing was executed.
     ///
-    /// With nothing to write it sends nothing, except the check of the lock if there was none yet.
+    /// If there is nothing to write, sends nothing, except the check of the lock if there was none
+    /// yet.
     pub(crate) fn commit(
         mut self,
         mut writes: Pipeline,

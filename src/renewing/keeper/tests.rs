@@ -204,7 +204,7 @@ mod by_a_clock_that_moves {
         assert!(few >= 299 && many <= few * 5, "{few} and {many}");
     }
 
-    /// A loss that is found while a question is on its way is later than that question. A renewal
+    /// A loss that is found while a question is in flight is later than that question. A renewal
     /// may have given the lease its first end, before which it gets no look.
     #[test]
     fn a_lease_is_looked_at_after_a_loss_once_until_it_is_asked_about_or_renewed() {

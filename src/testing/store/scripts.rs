@@ -150,7 +150,7 @@ impl Entry {
                 self.hold(now.after(number(lease)?), LockValue::Mutex((*token).into()));
                 Ok(yes(true))
             }
-            // With its companion, or without.
+            // With or without the companion.
             ("RENEW_MUTEX", [_, _, token, lease] | [_, token, lease]) => {
                 let is_ours = holder == Some(token);
                 if is_ours {

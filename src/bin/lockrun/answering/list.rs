@@ -16,10 +16,11 @@ use crate::{
 
 const HEADS: [&str; 5] = ["NAME", "KIND", "HELD BY", "SINCE", "ENDS"];
 const STOPPED: &str = "the list is incomplete: --list stopped at its limit of 10000 locks or 30s";
-/// Of more failures the number is printed.
+/// The number of failures that are printed. The rest are only counted.
 const MOST_PRINTED: usize = 10;
 
-/// Prints what could be asked, and what is missing. The exit code is that of the first failure.
+/// Prints the locks that could be inspected, and the failures for the others. The exit code is that
+/// of the first failure.
 pub(crate) fn list(arguments: &Arguments, begin: &str) -> (u8, AnswerText) {
     let held = arguments.locks().and_then(|locks| locks.held(begin));
     let (held, failures) = match &held {

@@ -1,7 +1,7 @@
 //! Does what the arguments ask for: runs a command, or answers a question on stdout.
 //!
-//! The answer is written here, not by the speaker: it is what was asked for, so lockrun waits for
-//! its reader.
+//! This room writes the answer itself, not through the speaker: the caller asked for it, so lockrun
+//! waits until it is read.
 
 mod list;
 mod operator;

@@ -44,7 +44,7 @@ pub(crate) fn hint(error: &Error) -> Option<String> {
     }
 }
 
-/// For a word that is not an option, if there is no `--` before a command.
+/// The hint for a word that is not an option, if there is no `--` before a command.
 fn without_dashes(word: &str) -> Option<String> {
     let begins_command = env::args_os().any(|argument| argument == "--");
     (!word.starts_with('-') && !begins_command).then(|| {
@@ -52,7 +52,7 @@ fn without_dashes(word: &str) -> Option<String> {
     })
 }
 
-/// For a value that is not on the command line.
+/// The hint for a value that is not on the command line.
 fn from_environment(value: &str) -> Option<String> {
     let is_it = |variable: &&str| env::var_os(variable).is_some_and(|it| it == value);
     let is_given = env::args_os().any(|argument| argument == value);

@@ -30,7 +30,8 @@ pub(crate) struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Leaves out what the environment sets for the host's other URLs, if this one is without TLS.
+    /// Drops the certificates from the environment if this URL is without TLS: they are for the
+    /// host's other URLs.
     pub(crate) fn for_url(self, url: &str, matches: &ArgMatches) -> Self {
         let is_used = |id: &str| {
             url.starts_with("rediss") || matches.value_source(id) != Some(ValueSource::EnvVariable)

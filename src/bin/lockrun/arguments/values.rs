@@ -5,7 +5,8 @@ use std::{str::FromStr, time::Duration};
 const SHORTEST_LEASE: Duration = Duration::from_millis(500);
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Without the newline at its end, which a variable has that is read from a file or a secret.
+/// Parses a value without its final newline: a variable that was read from a file or a secret ends
+/// with one.
 pub(super) fn line<T: FromStr>(text: &str) -> Result<T, T::Err> {
     text.trim_end_matches(['\r', '\n']).parse()
 }

@@ -1,5 +1,5 @@
-//! Decides when the command is told to end, and when it is killed. A plain value: it knows neither
-//! a clock nor a process, and says nothing.
+//! Decides when the command is told to end, and when it is killed. A plain value: no clock, no
+//! process, no output.
 //!
 //! The command is told as late as the grace and the margin allow: a failover may be over in time.
 
@@ -35,7 +35,8 @@ impl Ending {
         }
     }
 
-    /// Learns the rest of the lease: zero if a lock is lost. True if the command must be told now.
+    /// Records the time left of the lease: zero if a lock is lost. True if the command must be told
+    /// now.
     pub(crate) fn is_due(&mut self, left: Duration, now: Instant) -> bool {
         if !left.is_zero() {
             self.lease_end = now + left;
@@ -43,7 +44,7 @@ impl Ending {
         self.is_running() && self.to_spare(left).is_zero()
     }
 
-    /// The time that such a rest of the lease leaves before the command must be told.
+    /// The time until the command must be told, if this much of the lease is left.
     pub(crate) fn to_spare(&self, left: Duration) -> Duration {
         left.saturating_sub(self.grace + self.margin)
     }

@@ -43,7 +43,7 @@ impl fmt::Display for Why {
 pub(crate) struct Loss {
     pub(crate) lock: String,
     pub(crate) why: Why,
-    /// Why the last renewal failed, if it did.
+    /// The failure of the last renewal, if it failed.
     pub(crate) failure: Option<String>,
     /// The exit status of the command, if it has run.
     pub(crate) status: Option<ExitStatus>,
@@ -52,7 +52,7 @@ pub(crate) struct Loss {
 }
 
 impl Loss {
-    /// As it is before the command has run.
+    /// A loss before the command has run.
     pub(crate) fn new(lock: impl Into<String>, why: Why) -> Self {
         Self {
             lock: lock.into(),

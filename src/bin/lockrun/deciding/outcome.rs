@@ -40,8 +40,8 @@ pub(crate) enum Conclusion {
 }
 
 impl Conclusion {
-    /// The command could not be started, by a fault of its own or for want of processes, memory or
-    /// files.
+    /// The outcome if the command could not be started: the command is at fault, or the system is
+    /// out of processes, memory or files.
     pub(crate) fn not_started(error: io::Error) -> Self {
         let errno = error.raw_os_error().map(Errno::from_raw);
         match errno {
@@ -63,7 +63,7 @@ pub(crate) struct Report {
     pub(crate) fencing_tokens: Vec<Option<FencingToken>>,
     /// True if lockrun got TERM or INT while the command ran or the lock was released.
     pub(crate) was_interrupted: bool,
-    /// Why the release may not have marked the run as completed.
+    /// The reason why the release may not have marked the run as completed.
     pub(crate) unmarked: Option<String>,
 }
 

@@ -1,7 +1,8 @@
 //! Starts the command in the guard's group, with its fencing tokens.
 //!
-//! A second lockrun is started, which becomes the command once the guardian knows of it. Otherwise
-//! a command that leaves the group at once would go on without the lock if lockrun was killed then.
+//! Starts a second lockrun, which becomes the command once the guardian knows of it. Otherwise a
+//! command that leaves the group at once would go on without the lock if lockrun were killed at
+//! that moment.
 
 use std::{
     env,
@@ -97,7 +98,7 @@ impl Waiting {
     }
 
     fn becomes_the_command(mut self) -> io::Result<Child> {
-        // An error means that it was killed meanwhile, as its status tells.
+        // An error means that the second lockrun was killed meanwhile: its status shows that.
         let _ = self.is_known.write_all(b"!");
         let mut errno = String::new();
         self.failed.read_to_string(&mut errno)?;

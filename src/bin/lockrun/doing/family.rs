@@ -29,8 +29,8 @@ pub(crate) struct Family {
     group: Pid,
     /// The group of lockrun. A member may have joined it.
     of_lockrun: Pid,
-    /// Members by themselves, whatever becomes of their parents: the command, and all that there
-    /// were when it was told to end.
+    /// These stay members after their parents have ended: the command, and all members at the
+    /// moment when it was told to end.
     known: Vec<ProcessId>,
 }
 
@@ -49,8 +49,8 @@ impl Family {
         }
     }
 
-    /// Stops all members and returns them. One that runs could start another and end before the
-    /// next search: that other one would have no parent to be found by.
+    /// Stops all members and returns them. A member that still runs could start another process and
+    /// end: the next search could not find the new process by its parent.
     pub(crate) fn stop(&self) -> Vec<Seen> {
         let mut stopped: Vec<Seen> = Vec::new();
         for _ in 0..SEARCHES {
@@ -71,12 +71,12 @@ impl Family {
         for member in self.stop().into_iter().rev() {
             member.process.send(Signal::SIGKILL);
         }
-        // The guardian, which may be the caller, is one of the group.
+        // The guardian, which may be the caller, is in the group.
         let _ = killpg(self.group, Signal::SIGKILL);
     }
 
-    /// True if no member is alive, the guardian aside. Those of other users, which nobody here may
-    /// signal, do not count.
+    /// True if no member but the guardian is alive. Processes that lockrun may not signal, such as
+    /// those of other users, do not count.
     pub(crate) fn is_gone(&self) -> bool {
         if killpg(self.group, None).is_err() && !self.known.iter().any(|it| it.is_left()) {
             return true;
@@ -85,8 +85,8 @@ impl Family {
         members.is_some_and(|members| !members.iter().any(|it| !it.is_dead && it.process.is_left()))
     }
 
-    /// The members, the guardian aside. Of the dead those that are known are among them, for what
-    /// they have left behind. `None` without `/proc`.
+    /// The members without the guardian. A dead process is among them if it is known, since the
+    /// processes that it left behind are found by it. `None` without `/proc`.
     fn members(&self) -> Option<Vec<Seen>> {
         let guardian = self.group.as_raw();
         // The session's first group has its number. 0 stands for one outside this PID namespace.
@@ -116,8 +116,8 @@ impl Family {
     }
 }
 
-/// Stops these. One of them may be starting another at that moment, which the next search finds if
-/// it begins when all have stopped.
+/// Stops these processes. One of them may be starting another at that moment: the next search finds
+/// it, since it begins when all have stopped.
 fn stop(mut processes: Vec<ProcessId>) {
     processes.retain(|it| it.send(Signal::SIGSTOP));
     for _ in 0..LOOKS {

@@ -119,7 +119,7 @@ impl Guard {
         self.group.as_raw()
     }
 
-    /// Takes the command in, which may leave the group.
+    /// Makes the command a known member of the family, since it may leave the group.
     pub(crate) fn take_in(&mut self, command: &Child) -> io::Result<()> {
         ProcessId::of(command.id()).map_or(Ok(()), |command| self.add(command))
     }
@@ -132,8 +132,8 @@ impl Guard {
     /// Tells the guardian to kill the command when only `margin` of `left` remains, even if lockrun
     /// is stopped or killed meanwhile.
     ///
-    /// It reads the clock before `left`: a delay between the two makes the kill earlier, never
-    /// later. That the guardian is gone is an error only once.
+    /// Reads the clock before it calls `left`: a delay between the two makes the kill earlier,
+    /// never later. If the guardian is gone, only the first call is an error.
     pub(crate) fn end_in(
         &mut self,
         left: impl FnOnce() -> Duration,
@@ -167,10 +167,12 @@ impl Guard {
         };
     }
 
-    /// Tells a command that was not reaped to end, and whatever has left its group. The guardian
-    /// leaves the group, which then has no members but the command and its descendants.
+    /// Tells the command to end, and every process that has left its group. The command must not
+    /// have been reaped. The guardian leaves the group, which then has no members but the command
+    /// and its descendants.
     pub(crate) fn end(&mut self, command: &Child, signal: Signal) {
-        // If the guardian is gone, the group does not empty, and is killed after the grace.
+        // If the guardian is dead, it cannot leave the group. Then lockrun kills the group after
+        // the grace.
         let _ = self.say(Word::Aside);
         // A process that ends may leave others behind that cannot be found without it.
         let members = self.family.stop();
@@ -189,17 +191,17 @@ impl Guard {
         }
     }
 
-    /// Kills the command and whatever has left its group.
+    /// Kills the command and every process that has left its group.
     pub(crate) fn kill(&self, running: Option<&Child>) {
         self.family.kill();
         self.send(running, Signal::SIGKILL);
     }
 
-    /// True if no process is left of those that end with the command.
+    /// True if every process that ends with the command has ended.
     pub(crate) fn is_empty(&self) -> bool {
         let is_gone = self.family.is_gone();
         if is_gone {
-            // One of the group may have started another during the check.
+            // A process of the group may have started another during the check.
             self.send(None, Signal::SIGKILL);
         }
         is_gone
@@ -219,8 +221,8 @@ impl Guard {
         said.contains(&ENDING)
     }
 
-    /// Never waits. What does not fit is left out: so much is unread only if the guardian has been
-    /// stopped for some thousand renewals.
+    /// Never waits. A message that does not fit into the pipe is dropped: the pipe is full only if
+    /// the guardian has been stopped for some thousand renewals.
     fn say(&mut self, word: Word) -> io::Result<()> {
         let Some(to) = &mut self.to else {
             return Ok(());

@@ -55,7 +55,7 @@ fn watch() -> io::Result<()> {
     Ok(())
 }
 
-/// The words of lockrun.
+/// The messages from lockrun.
 struct WordsOfLockrun(BufReader<File>);
 
 impl WordsOfLockrun {
@@ -64,7 +64,7 @@ impl WordsOfLockrun {
         Ok(Self(BufReader::new(pipe.into())))
     }
 
-    /// The next word. `None` if lockrun is gone, or has said nothing until this deadline.
+    /// The next message. `None` if lockrun is gone, or has sent nothing by this deadline.
     ///
     /// This process may have been stopped for any length of time. So the deadline is over only if
     /// the pipe is empty after it.

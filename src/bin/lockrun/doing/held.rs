@@ -26,7 +26,7 @@ impl<'a> Held<'a> {
         Self { first, all }
     }
 
-    /// In the order of these names. `None` if there are none.
+    /// The held locks, in the order of these names. `None` if there are none.
     pub(crate) fn of(leases: &'a Leases, names: &[String]) -> Option<Self> {
         let all: Vec<_> = names.iter().filter_map(|name| leases.get(name)).collect();
         let first = *all.first()?;

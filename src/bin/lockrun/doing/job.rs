@@ -1,4 +1,5 @@
-//! Watches the running command, and does what is decided about it: acts first, and speaks after.
+//! Watches the running command, and carries out what `deciding` decides: acts first, and reports
+//! afterwards.
 
 use std::{
     io, mem,
@@ -33,7 +34,8 @@ pub(crate) struct Ended {
     pub(crate) status: io::Result<ExitStatus>,
     /// The lock that was lost, if the command was ended for that reason.
     pub(crate) lost: Option<Loss>,
-    /// Why the last renewal failed, if it did: of the lost lock, or of the one that ends first.
+    /// The failure of the last renewal, if it failed: of the lost lock, or of the one whose lease
+    /// ends first.
     pub(crate) failure: Option<String>,
     /// True if lockrun got TERM or INT meanwhile.
     pub(crate) was_interrupted: bool,
@@ -198,7 +200,7 @@ impl Job<'_> {
         }
         self.was_held = self.held.is_held();
         if self.ending.is_running() {
-            // For the processes that the command has left running.
+            // Ends the processes that the command has left running.
             self.end(Signal::SIGTERM);
         }
         self.status = self.command.try_wait().transpose();

@@ -1,9 +1,9 @@
-//! Doing: nothing here writes to stderr, so no act waits for a reader.
+//! Locks, processes and signals. Nothing here writes to stderr, so no action waits for a reader.
 //!
-//! `run` acquires and releases the locks that `held` has the guards of. `command` starts the
-//! command, `job` watches and ends it. `guard` owns the command's process group, `family` finds
-//! what has left it; the `guardian`, a second process, kills both if lockrun cannot. `signals` and
-//! `events` bring what happens; `processes` reads `/proc`.
+//! `run` acquires and releases the locks; `held` has their guards. `command` starts the command,
+//! `job` watches and ends it. `guard` owns the command's process group, `family` finds what has
+//! left it; the `guardian`, a second process, kills both if lockrun cannot. `signals` and `events`
+//! wake lockrun; `processes` reads `/proc`.
 
 pub(crate) mod command;
 pub(crate) mod events;

@@ -12,7 +12,7 @@ use nix::{
     unistd::{Pid, getpid},
 };
 
-/// A process that is not taken for a later one with its number.
+/// A process by its number and start, so that a later one with the same number is not taken for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessId {
     pub(crate) number: i32,
@@ -124,7 +124,7 @@ pub(crate) fn pid(child: &Child) -> Pid {
 }
 
 /// True if a child has ended. On Linux it is not reaped: it keeps its number, its group and its
-/// session, by which what it has left behind is found.
+/// session, and the processes that it left behind are found by these.
 pub(crate) fn has_ended(child: &mut Child) -> bool {
     #[cfg(target_os = "linux")]
     {

@@ -28,7 +28,7 @@ use crate::{
     speaking::{busy::Busy, messages, speaker::Speaker, words::reason},
 };
 
-/// The command was run, and this is the result of the release. Or it was not run.
+/// `Ok`: the command was run; with the result of the release. `Err`: it was not run.
 type Worked = Result<(Ended, LockResult<()>), Conclusion>;
 
 /// Acquires the locks, runs the command and releases them.
@@ -235,7 +235,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// For a result that the library does not return.
+/// The outcome for a result that the library does not return.
 fn nothing() -> Conclusion {
     Conclusion::System(io::ErrorKind::Other.into())
 }

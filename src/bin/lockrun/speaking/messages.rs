@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// What every line begins with, but JSON and the answers to questions.
+/// The beginning of every line, except JSON and the answers to questions.
 const WE: &str = "lockrun: ";
 
 /// A text for the speaker.
@@ -46,7 +46,7 @@ impl Message {
         format!("{}\n", self.text)
     }
 
-    /// Without the name of the program.
+    /// The text without the name of the program.
     pub(crate) fn text(&self) -> &str {
         self.text.strip_prefix(WE).unwrap_or(&self.text)
     }
@@ -177,7 +177,7 @@ pub(crate) fn in_json(outcome: &Value) -> Message {
 
 // Without a command.
 
-/// What a question could not answer.
+/// The part of a question that could not be answered.
 pub(crate) fn unanswered(text: &str) -> Message {
     Message::bare(text)
 }

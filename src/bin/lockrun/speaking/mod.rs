@@ -1,5 +1,5 @@
-//! Speaking: `messages` makes every text for stderr, and the `speaker`, a thread of its own, writes
-//! it. `report` has that of the outcome, `waits` those of a wait.
+//! The texts for stderr. `messages` makes each of them, and the thread of the `speaker` writes it.
+//! `report` chooses the message of an outcome, and `waits` those of a wait.
 
 pub(crate) mod busy;
 pub(crate) mod messages;

@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// Why a successful run may not be marked as completed.
+/// The reason why a successful run may not be marked as completed.
 const INTERRUPTED: &str = "lockrun got TERM or INT";
 
 /// A failed operation without a command, as JSON.
@@ -29,8 +29,8 @@ impl Report {
         if arguments.json {
             return Some(messages::in_json(&self.json(arguments)));
         }
-        // That another host holds the lock or has done the work is the purpose of the lock, not a
-        // failure. If it holds the lock for the whole wait, the work may hang there.
+        // It is no failure that another host holds the lock or has done the work: that is the
+        // purpose of the lock. If it holds the lock for the whole wait, the work may hang there.
         let is_usual = match self.outcome {
             Conclusion::Busy(_) => arguments.wait.is_zero(),
             Conclusion::AlreadyRun(_) => true,
@@ -49,7 +49,7 @@ impl Report {
             Conclusion::Ended(status) if status.success() => {
                 messages::may_be_run_again(&subject, self.unmarked(arguments)?)
             }
-            // Whoever told it to end expects no success.
+            // Whoever told lockrun to end expects no success.
             Conclusion::Ended(_) if self.was_interrupted => return None,
             Conclusion::Ended(status) => messages::command_failed(&subject, *status),
             Conclusion::AlreadyRun(run) => messages::already_run(&subject, run),
@@ -61,7 +61,7 @@ impl Report {
         })
     }
 
-    /// Why a successful run with `--once-per` may not have been marked as completed.
+    /// The reason why a successful run with `--once-per` may not have been marked as completed.
     fn unmarked(&self, arguments: &Arguments) -> Option<&str> {
         arguments.once_per?;
         if self.was_interrupted {

@@ -1,8 +1,9 @@
 //! The one thread that writes to stderr.
 //!
 //! A reader may stall: a full pipe, a terminal stopped by `^S`. Whoever writes then stalls with it.
-//! So all others only hand their texts to this thread, and nobody waits for it, except the end of
-//! lockrun for a second. What cannot be written costs words, never a job, a lock or an exit code.
+//! So all other threads only hand their texts to this one, and none waits for it, except that
+//! lockrun waits for at most a second before it exits. If a text cannot be written, nothing else is
+//! lost: no job, no lock and no exit code.
 
 use std::{
     collections::VecDeque,
@@ -18,7 +19,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::speaking::messages::Message;
 
-/// With more texts, the oldest are left out: the last one has the outcome.
+/// Beyond this number the oldest texts are left out: the last one has the outcome.
 const MOST: usize = 100;
 /// The end of lockrun waits this long for the last text.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -40,7 +41,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Unsaid {
     texts: VecDeque<String>,
-    /// How many older texts were left out.
+    /// The number of older texts that were left out.
     left_out: usize,
     /// True while the thread writes.
     is_writing: bool,
@@ -86,7 +87,7 @@ impl Speaker {
         self.shared.changed.notify_all();
     }
 
-    /// Waits until all is written, but for at most a second.
+    /// Waits until every text is written, for at most a second.
     pub(crate) fn finish(&self) {
         let until = Instant::now() + PATIENCE;
         let mut unsaid = self.shared.unsaid.lock();
@@ -100,7 +101,7 @@ impl Shared {
     fn write_for_ever(&self) -> ! {
         loop {
             let text = self.next();
-            // There is nobody to be told of a failure.
+            // A failure cannot be reported anywhere else.
             let _ = io::stderr().write_all(text.as_bytes());
         }
     }

@@ -78,7 +78,7 @@ pub(crate) fn server_of(url: &str) -> String {
         return "the cluster".into();
     }
     if scheme.contains("+sentinel") {
-        // A password of the sentinels may have any of these signs.
+        // A password of the sentinels may contain any of these characters.
         let rest = rest.split('?').next().unwrap_or_default();
         let path = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
         let master = path.split('/').nth(1).unwrap_or_default();

@@ -21,12 +21,12 @@ use crate::{
 pub(crate) struct WaitLog {
     speaker: Speaker,
     permits: Option<u32>,
-    /// For questions about the holder: these report no event.
+    /// Locks for questions about the holder: they report no event.
     locks: Option<Locks>,
     /// `None` if the wait is too long for an `Instant`.
     until: Option<Instant>,
     repeats: Mutex<Repeats>,
-    /// How many locks were acquired.
+    /// The number of locks acquired so far.
     acquired: AtomicUsize,
 }
 

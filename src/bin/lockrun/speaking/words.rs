@@ -76,7 +76,7 @@ fn flag(argument: &'static str) -> Option<&'static str> {
     }
 }
 
-/// Why it failed on this server.
+/// The text for a failure on this server.
 pub(crate) fn reason(server: &str, error: &Error) -> String {
     let text = match error {
         Error::Pool { reason, source } => with_cause(reason, source.as_ref()),
@@ -93,7 +93,7 @@ pub(crate) fn reason(server: &str, error: &Error) -> String {
         }
         Error::TooOld { .. } => error.to_string().replace("the server", server),
         Error::Thread { source } => format!("cannot start a thread: {}", of_system(source)),
-        // It has more to say: MISCONF, OOM, NOREPLICAS.
+        // The failure before the loss says more: MISCONF, OOM, NOREPLICAS.
         Error::Lost {
             source: Some(source),
             ..
@@ -115,7 +115,7 @@ fn without_context(error: &Error) -> String {
     text.strip_prefix(&before).unwrap_or(&text).to_owned()
 }
 
-/// Adds the words of the server or the system, unless the text has them.
+/// Adds the text of the server or the system, unless it is there already.
 fn with_cause(text: &str, source: Option<&RedisError>) -> String {
     match source.filter(|it| !says_it_all(text, it)) {
         Some(error) => format!("{text}: {}", cause(error)),

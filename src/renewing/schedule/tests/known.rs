@@ -37,7 +37,7 @@ impl Known {
         self.terms.end.or(self.terms.cap)
     }
 
-    /// Enters a renewal until this moment.
+    /// Records a renewal until this moment.
     fn extend(&mut self, end: Instant) {
         let end = self.terms.end.map_or(end, |earlier| earlier.max(end));
         self.terms.end = Some(self.terms.cap.map_or(end, |cap| cap.min(end)));
@@ -193,7 +193,7 @@ pub(super) fn look(schedule: &mut Schedule<usize, usize>, lease: &mut Known, now
     }
 }
 
-/// Enters a renewal by the holder.
+/// Records a renewal by the holder.
 pub(super) fn extend(
     schedule: &mut Schedule<usize, usize>,
     lease: &mut Known,

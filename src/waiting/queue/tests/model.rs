@@ -1,6 +1,6 @@
 //! The queues of a process, the waiters' connection, the listener and the server as one state
-//! machine, of which stateright explores every order of events. The queues are the production code;
-//! the connections and the server follow the rules of `server/` and of Redis' tracking.
+//! machine: stateright explores every order of its events. The queues are the production code; the
+//! connections and the server follow the rules of `server/` and of Redis' tracking.
 //!
 //! The promise: no thread sleeps while its lock is free. When nothing more happens by itself (no
 //! command, reply, notification or near moment), a lock with a waiter is held. A release, a waiter

@@ -144,7 +144,7 @@ impl World {
         state.schedule.pause(now + length(1));
     }
 
-    /// Enters the replies to a batch.
+    /// Records the replies to a batch.
     pub(super) fn receive(&self, state: &mut State) -> Option<()> {
         let flight = state.flight.take()?;
         let answers = flight.answers?;
