@@ -230,7 +230,8 @@ fn a_set_on_a_distant_server_asks_for_no_lock_after_its_limit() {
         });
         let error = set.acquire(600 * MS).map(drop).unwrap_err();
         assert!(bench.proxy.happened());
-        assert_eq!(bench.held(), [""; 0]);
+        // The server is too far for a release within the time that is left of the call.
+        assert!(comes_true(|| bench.held().is_empty()));
         let Error::Contended {
             context, waited, ..
         } = &error

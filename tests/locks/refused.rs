@@ -195,7 +195,7 @@ fn contended_says_only_what_was_seen() {
         let mut conn = server.connection().unwrap();
         // Returns whether it names a holder, and tells the end of a lease.
         let said = |lock: &Lock| {
-            let error = lock.acquire(300 * MS).map(drop).unwrap_err();
+            let error = lock.acquire(600 * MS).map(drop).unwrap_err();
             let text = error.to_string();
             let Error::Contended {
                 holder, remaining, ..

@@ -146,6 +146,25 @@ fn locks_of_two_connects_are_held_together_but_cannot_commit() {
 }
 
 /// With the old prefixes, the two locks of one key are not adjacent.
+/// Its attempt is not sent with those of the others, which wait for no replica.
+#[test]
+fn a_lock_of_a_set_that_waits_for_replicas_is_not_granted_without_them() {
+    let (_server, locks, mut conn) = bench();
+    let confirmed = locks.lock("b").with(Options::new().replicas(1, 50 * MS));
+    let set = LockSet::of([locks.lock("a"), confirmed, locks.lock("c")]);
+    let error = set.try_acquire().map(drop).unwrap_err();
+    let is_expected = matches!(
+        error,
+        Error::TooFewReplicas {
+            wanted: 1,
+            had: 0,
+            ..
+        }
+    );
+    assert!(is_expected, "{error:?}");
+    assert!(comes_true(|| is_free(&mut conn)));
+}
+
 #[test]
 fn a_new_prefix_changes_the_order() {
     let locks = Locks::connect("redis://127.0.0.1:1/").unwrap();

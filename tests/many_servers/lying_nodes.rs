@@ -207,9 +207,9 @@ fn no_node_is_asked_for_a_lock_in_an_unserved_slot() {
             "disabled",
         ),
         (String::from("-CLUSTERDOWN The cluster is down\r\n"), "down"),
-        (String::from("+OK\r\n"), "no sense"),
+        (String::from("+OK\r\n"), "unexpected reply"),
         (String::from("?what\r\n"), ""),
-        (slots(&[(0, SLOTS, "127.0.0.1", 1)]), "no sense"),
+        (slots(&[(0, SLOTS, "127.0.0.1", 1)]), "unexpected reply"),
     ] {
         let said = Said::new("+OK\r\n");
         let node = said.by_a_node();
