@@ -37,7 +37,7 @@ fn there_are_as_many_holders_as_permits_and_the_next_one_waits() {
         let lock = locks.semaphore("api", 3);
         let mut held = all(&lock, 3);
         assert!(lock.try_acquire().unwrap().is_none());
-        let refused = lock.acquire(50 * MS).unwrap_err();
+        let refused = lock.acquire(500 * MS).unwrap_err();
         let Error::Contended { remaining, .. } = &refused else {
             panic!("{refused:?}");
         };

@@ -182,9 +182,10 @@ impl Guard {
         }
         let outside = members.iter().filter(|it| it.group != self.group());
         let outside: Vec<_> = outside.map(|it| it.process).collect();
-        // A stopped process handles no signal but KILL.
+        // A stopped process handles no signal but KILL. Children are continued before their
+        // parents: the kernel hangs up the stopped group of a job as soon as its shell is dead.
         for signal in [signal, Signal::SIGCONT] {
-            for process in &outside {
+            for process in outside.iter().rev() {
                 process.send(signal);
             }
             self.send(outside.is_empty().then_some(command), signal);
