@@ -67,6 +67,7 @@ pub use self::tracing::TracingEvents;
 /// ```
 pub trait Events: Send + Sync + 'static {
     /// An acquire starts, including one that finds the lock free, does not wait or fails at once.
+    /// A set reports each of its locks in its turn, after the first attempts for all of them.
     fn waiting(&self, _waiting: &Waiting<'_>) {}
     /// An attempt did not get the lock, and the wait continues.
     ///
