@@ -14,10 +14,19 @@ pub fn count(admin: &mut Connection) -> usize {
 
 /// The client ports of connections with tracking: the watchdog's and those of waiting threads.
 pub fn told_of_changes(admin: &mut Connection) -> Vec<u16> {
+    with_flag(admin, 't')
+}
+
+/// The client ports of connections that have subscribed: the listener's.
+pub fn subscribers(admin: &mut Connection) -> Vec<u16> {
+    with_flag(admin, 'P')
+}
+
+fn with_flag(admin: &mut Connection, flag: char) -> Vec<u16> {
     let list = list(admin);
-    let has_t = |line: &&str| field(line, "flags=").is_some_and(|flags| flags.contains('t'));
+    let has_it = |line: &&str| field(line, "flags=").is_some_and(|flags| flags.contains(flag));
     let port = |line| field(line, "addr=")?.rsplit_once(':')?.1.parse().ok();
-    list.lines().filter(has_t).filter_map(port).collect()
+    list.lines().filter(has_it).filter_map(port).collect()
 }
 
 /// True if a command is held back by `CLIENT PAUSE`.

@@ -10,14 +10,15 @@ use std::{
 };
 
 use leasehold::{Error, Lease, Locks, Options, Pool, Severity, acquire_lock_with_timeout};
-use redis::Commands;
+use redis::{Commands, RedisResult};
 
 use crate::common::{
     Fake, LONG, MS, Proxy, SLACK, Server,
     access_list::rules,
+    clients,
     hold::comes_true,
     sentinels::in_step,
-    wait::{at_once, unless_halted},
+    wait::{at_once, calls, tracked_keys, unless_halted},
 };
 
 /// The answers of a fake sentinel, which a test can change.
@@ -110,6 +111,87 @@ fn what_a_master_grants_after_it_was_replaced_does_not_count() {
                 .exists::<_, bool>("lock:a")
                 .unwrap()
         );
+    });
+}
+
+/// The connection that it was lent was asked with a `PING` whether it lives, and the answer came
+/// after the failover.
+#[test]
+fn a_shared_write_that_meets_a_replaced_master_goes_to_the_next() {
+    at_once(["try_acquire", "renew", "release"], |call| {
+        let [old, new] = [(); 2].map(|()| Server::start().unwrap());
+        let proxy = Proxy::in_front_of(&old).unwrap();
+        let (said, next) = (Said::default(), new.port());
+        said.now(proxy.port(), 1);
+        let sentinel = said.by_a_sentinel();
+        let pool = Pool::builder().max_size(16).connect(&url(&[&sentinel]));
+        let pool = pool.unwrap();
+        let locks = Locks::new(&pool).unwrap();
+        let held = locks.lock("held").acquire(LONG).unwrap();
+        let [mut on_the_old, mut on_the_new] =
+            [&old, &new].map(|server| server.connection().unwrap());
+        // It knows the scripts.
+        let there = crate::connect(&new.url()).lock("a").acquire(LONG).unwrap();
+        there.renew(LONG).unwrap();
+        there.release().unwrap();
+        let lasts = on_the_old.pttl("lock:held").unwrap();
+        let expiry = redis::SetOptions::default().with_expiration(redis::SetExpiry::PX(lasts));
+        let token: String = on_the_old.get("lock:held").unwrap();
+        let _: () = on_the_new.set_options("lock:held", token, expiry).unwrap();
+        // Those of the watchdog and of the listener, which have their own questions.
+        assert!(comes_true(|| tracked_keys(&mut on_the_old).unwrap() > 0));
+        proxy.leave_alone(&clients::told_of_changes(&mut on_the_old));
+        proxy.leave_alone(&clients::subscribers(&mut on_the_old));
+        // A connection for each, of which one breaks: then the others are in doubt.
+        let lent = MANY.map(|_| pool.get().unwrap());
+        drop(lent);
+        proxy.at("GET").about("broken").cut_before();
+        let broken: RedisResult<Option<String>> = pool.get().unwrap().get("broken");
+        assert!(broken.is_err() && proxy.happened());
+        for nth in 1..=SHARED {
+            let attempt = proxy.at("EVALSHA").about("slow").nth(nth);
+            attempt.delay(2_000 * MS);
+        }
+        thread::scope(|scope| {
+            for number in 0..SHARED {
+                let lock = locks.lock(&format!("slow{number}"));
+                scope.spawn(move || drop(lock.try_acquire()));
+            }
+            let are_under_way = || {
+                on_the_old
+                    .keys::<_, Vec<String>>("lock:slow*")
+                    .unwrap()
+                    .len()
+                    == SHARED
+            };
+            assert!(comes_true(are_under_way));
+            let pool = pool.clone();
+            proxy.at("PING").run(move || {
+                said.now(next, 2);
+                assert!(comes_true(|| port(&pool) == next));
+            });
+            let sent = calls(&mut on_the_old, "evalsha").unwrap();
+            let told = match call {
+                "try_acquire" => {
+                    (locks.lock("a").try_acquire()).map(|it| drop(it.map(Lease::detach)))
+                }
+                "renew" => held.renew(LONG),
+                _ => held.release(),
+            };
+            // It was made before the failover, so the reply does not count and it is sent again.
+            let may_be_unknown = call == "release";
+            let is_told = matches!(told, Ok(()))
+                || may_be_unknown && matches!(told, Err(Error::Unknown { .. }));
+            assert!(is_told, "{call}: {told:?}");
+            assert_eq!(calls(&mut on_the_old, "evalsha").unwrap(), sent, "{call}");
+            let mut is_there = |name| on_the_new.exists::<_, bool>(name).unwrap();
+            let is_granted = call == "try_acquire" && is_there("lock:a");
+            assert!(
+                is_granted || is_there("lock:held") == (call == "renew"),
+                "{call}"
+            );
+            assert!(proxy.happened(), "{call}");
+        });
     });
 }
 
@@ -464,6 +546,8 @@ fn one_against_two_does_not_win_whatever_the_order_in_the_url() {
 
 /// More than go alone.
 const MANY: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+/// After so many under way, the next call is sent in a shared write.
+const SHARED: usize = 6;
 
 /// Each request of a holder that takes no lock, and many releases at once.
 fn do_what_grants_nothing(held: &Lease, kept: [Lease; MANY.len()]) {
