@@ -37,7 +37,7 @@
 //! | elect a leader | [`Lock::acquire`], as in `examples/leader.rs` |
 //! | cancel a wait, at Ctrl-C or from another thread | [`Cancel`] |
 //! | set the lease, the prefix, replicas, hooks | [`Options`] |
-//! | pass a lock to another process | [`Lease::detach`] |
+//! | pass a lock to another process | [`Lease::detach`], [`Lock::adopt`] |
 //! | test without a server | the feature `testing` |
 //!
 //! # The functions of *Redis in Action*

@@ -197,9 +197,11 @@ fn a_fork_during_the_first_calls() {
     let pool = Pool::connect(&url).unwrap();
     let locks = Locks::new(&pool).unwrap();
     let watchdog = Watchdog::start(&pool).unwrap();
-    let (lock, hold) = (locks.lock("a"), Hold::mutex("b", &Token::random()).unwrap());
-    let ways: [(&str, &Way<'_>); 5] = [
+    let token = Token::random();
+    let (lock, hold) = (locks.lock("a"), Hold::mutex("b", &token).unwrap());
+    let ways: [(&str, &Way<'_>); 6] = [
         ("try_acquire", &|| lock.try_acquire().err()),
+        ("adopt", &|| lock.adopt(&token).err()),
         ("inspect", &|| lock.inspect().err()),
         ("force_release", &|| lock.force_release().err()),
         ("last_run", &|| lock.last_run().err()),

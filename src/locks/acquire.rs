@@ -48,7 +48,6 @@ use crate::{
     event::{Acquired, AlreadyRun, Contended, Retrying},
     pool::{HOPS, Limits},
     recipes::{Hold, LastRun, LockKind},
-    renewing::keeper::Handle,
     server::{Patience, Reply},
     time::{Backoff, Deadline},
     wire::{BusyReply, Call},
@@ -106,13 +105,8 @@ pub(super) fn begin<'a>(
         return Err(operation.cancelled());
     }
     let cancel = part.cancel(settings.cancel.as_ref());
-    let hold = if settings.fencing {
-        hold
-    } else {
-        hold.unfenced()
-    };
-    let hold = hold.reserving(settings.reserved());
-    let hold = Arc::new(hold.confirmed_by(settings.replicas));
+    let hold = settings.demanded_of(hold).reserving(settings.reserved());
+    let hold = Arc::new(hold);
     let clock = stacks.clock;
     let started = clock.now();
     let deadline = clock.at(started.checked_add(timeout));
@@ -215,7 +209,7 @@ impl Wait<'_> {
             let leaves_intent = self.stack.queues.waiting(self.key()) == 0;
             let outcome = self.ask_on_pooled(leaves_intent)?;
             match self.again_ahead_of_the_queue(outcome)? {
-                AttemptOutcome::Granted { grant, .. } => return Ok(self.lease(grant)),
+                AttemptOutcome::Granted { grant, .. } => return Ok(Some(self.lease(grant))),
                 AttemptOutcome::AlreadyRun => return Ok(None),
                 _ => {}
             }
@@ -258,7 +252,7 @@ impl Wait<'_> {
     /// Makes one attempt, without a writer's intent.
     fn try_once(&mut self) -> Result<Option<Lease>> {
         match self.ask_for_the_last_time()? {
-            AttemptOutcome::Granted { grant, .. } => Ok(self.lease(grant)),
+            AttemptOutcome::Granted { grant, .. } => Ok(Some(self.lease(grant))),
             _ => Ok(None),
         }
     }
@@ -411,16 +405,13 @@ impl Wait<'_> {
         let _ = self.stack.server.ask(call, patience);
     }
 
-    fn lease(&self, grant: LeaseGrant) -> Option<Lease> {
+    fn lease(&self, grant: LeaseGrant) -> Lease {
         // At most one hold exists at a time.
         let earlier = grant.fence.and_then(|fence| fence.before(1));
         if let Some(end) = grant.terms.end {
             (self.hold).note_ended(earlier, end, self.stack.clock.now());
         }
-        let keep = |lease_state| Some(Handle::keep(&self.stack.keeper, lease_state));
-        let lease = Lease::begin(&self.stack, self.settings, &self.hold, grant, keep);
-        self.stack.server.start_notifications();
-        lease.map(Lease::claimed)
+        Lease::begin(&self.stack, self.settings, &self.hold, grant).claimed()
     }
 
     fn report_retry(&self) {

@@ -38,7 +38,7 @@ const INTENT: Duration = Duration::from_millis(600);
 const INTENT_ENDS: Duration = Duration::from_secs(1);
 /// The first look at a lease comes this long after the grant. From then on the server reports a
 /// loss.
-const ARMED_WITHIN: Duration = Duration::from_millis(20);
+pub(super) const ARMED_WITHIN: Duration = Duration::from_millis(20);
 
 /// The state of the lock, as far as the attempts so far show it.
 #[derive(Debug)]

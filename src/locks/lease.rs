@@ -106,24 +106,46 @@ pub(crate) struct LeaseGrant {
     pub(crate) unanswered_before: bool,
 }
 
+impl LeaseGrant {
+    /// Returns the state of the new lease.
+    pub(super) fn lease_state(
+        &self,
+        stack: &Stack<Lease>,
+        settings: &Settings,
+        hold: &Arc<Hold>,
+    ) -> LeaseState {
+        let (events, holder) = (settings.events.clone(), settings.owner.clone());
+        let lease_state =
+            LeaseState::new(hold, holder, self.fence, &self.terms, events, stack.clock);
+        if self.unanswered_before {
+            lease_state.outstanding().acquire_is_out();
+        }
+        lease_state
+    }
+}
+
 impl Lease {
-    /// Creates the lease of this grant. `keep` registers it with the keeper; `None` if that fails.
+    /// Creates the lease of this grant by the server, and has it kept.
     pub(crate) fn begin(
         stack: &Arc<Stack<Self>>,
         settings: &Settings,
         hold: &Arc<Hold>,
         grant: LeaseGrant,
-        keep: impl FnOnce(LeaseState) -> Option<Handle>,
-    ) -> Option<Self> {
-        let terms = grant.terms;
-        let events = settings.events.clone();
-        let holder = settings.owner.clone();
-        let lease_state = LeaseState::new(hold, holder, grant.fence, &terms, events, stack.clock);
-        if grant.unanswered_before {
-            lease_state.outstanding().acquire_is_out();
-        }
-        let handle = keep(lease_state)?;
-        Some(Self {
+    ) -> Self {
+        let lease_state = grant.lease_state(stack, settings, hold);
+        let handle = Handle::keep(&stack.keeper, lease_state);
+        stack.server.start_notifications();
+        Self::kept(stack, settings, grant, handle)
+    }
+
+    /// Creates the lease of this grant, which is kept already.
+    pub(super) fn kept(
+        stack: &Arc<Stack<Self>>,
+        settings: &Settings,
+        grant: LeaseGrant,
+        handle: Handle,
+    ) -> Self {
+        Self {
             stack: Arc::clone(stack),
             handle,
             turn: PastHold {
@@ -132,11 +154,11 @@ impl Lease {
             },
             turns: grant.turns,
             drop_timeout: settings.drop_timeout,
-            skew: terms.skew,
+            skew: grant.terms.skew,
             end: None,
             is_claimed: false,
             disclosed: AtomicBool::new(false),
-        })
+        }
     }
 
     pub(crate) fn after_queue(mut self) -> Self {

@@ -37,7 +37,7 @@ use crate::{
 #[must_use]
 pub struct Lock {
     stacks: Stacks,
-    settings: Settings,
+    pub(super) settings: Settings,
     pub(super) kind: LockKind,
     name: String,
     /// The number of permits of a semaphore.
@@ -255,7 +255,7 @@ impl Lock {
 
     /// Returns the stack of the lock. Call this before building a call: it refuses a forked child,
     /// in which building a script may block forever.
-    fn stack(&self, lock: &LockName) -> Result<Arc<Stack<Lease>>> {
+    pub(super) fn stack(&self, lock: &LockName) -> Result<Arc<Stack<Lease>>> {
         self.stacks.process.refuse_forked_child()?;
         let longest = self.stacks.limits.connect;
         self.stacks
@@ -325,7 +325,7 @@ impl Lock {
     }
 
     /// Adds to a `WrongKind` error a description of what the key holds. One more round trip.
-    fn with_found_kind(&self, operation: Operation<'_>, error: Error) -> Error {
+    pub(super) fn with_found_kind(&self, operation: Operation<'_>, error: Error) -> Error {
         let Error::WrongKind { found, .. } = &error else {
             return error;
         };
@@ -348,12 +348,20 @@ impl Lock {
     }
 
     /// Acquires a hold, for all public functions. The inner error: the work of `run_once` was
-    /// already done within the period. Reports the start and a failure to the hooks; the [`Wait`]
-    /// reports the other outcomes.
+    /// already done within the period. The [`Wait`] reports any outcome but a failure.
     pub(super) fn acquire_hold<'a>(
         &self,
         wait: impl FnOnce() -> Result<Wait<'a>>,
     ) -> Result<Result<Lease, LastRun>> {
+        self.reporting(|| {
+            let mut wait = wait()?;
+            let acquired = wait.asks();
+            wait.over(acquired)
+        })
+    }
+
+    /// Reports the start and a failure of this acquire to the hooks.
+    pub(super) fn reporting<T>(&self, acquire: impl FnOnce() -> Result<T>) -> Result<T> {
         let clock = self.stacks.clock;
         let started = clock.now();
         // In a forked child a hook may block forever on a mutex that another thread held.
@@ -362,14 +370,8 @@ impl Lock {
         if let Some(events) = events {
             events.tell(|events| events.waiting(&Waiting::new(self.name())));
         }
-        let waited = match wait() {
-            Ok(mut wait) => {
-                let acquired = wait.asks();
-                wait.over(acquired)
-            }
-            Err(error) => Err(error),
-        };
-        if let (Err(error), Some(events)) = (&waited, events)
+        let acquired = acquire();
+        if let (Err(error), Some(events)) = (&acquired, events)
             && !matches!(error, Error::Contended { .. })
         {
             events.failed(error, |events, in_a_row| {
@@ -377,7 +379,7 @@ impl Lock {
                 events.failed(&AcquireFailed::new(self.name(), waited, error, in_a_row));
             });
         }
-        waited
+        acquired
     }
 
     /// Creates a hold with a new token.

@@ -1,12 +1,13 @@
 //! The main API: locks that wait, renew themselves and report a loss.
 //!
 //! `Locks` creates a [`lock`]. [`acquire`] waits for it, judges the replies with [`attempts`], and
-//! creates a [`lease`], the guard. [`release`] hands the lock over, gives it back, or leaves that
-//! to the watchdog's thread. [`run`] does work under a lock; [`commit`] reads and writes while it
-//! is held. They share a [`stack`]: the server, the keeper of the leases and the queues. [`stacks`]
-//! maps a key to its stack.
+//! creates a [`lease`], the guard; [`adopt`] creates one for a hold of another process. [`release`]
+//! hands the lock over, gives it back, or leaves that to the watchdog's thread. [`run`] does work
+//! under a lock; [`commit`] reads and writes while it is held. They share a [`stack`]: the server,
+//! the keeper of the leases and the queues. [`stacks`] maps a key to its stack.
 
 mod acquire;
+mod adopt;
 mod attempts;
 mod commit;
 mod held;

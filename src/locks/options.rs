@@ -11,6 +11,7 @@ use crate::{
     error::{Result, ensure},
     event::{EventSink, Events, Hooks},
     name::Owner,
+    recipes::Hold,
     renewing::entry::Terms,
     server::Server,
     time::lease_millis,
@@ -342,6 +343,12 @@ impl Settings {
             owner: Some(owner.clone()),
             ..self
         }
+    }
+
+    /// Returns the hold with what these settings demand: a fencing token, replicas.
+    pub(crate) fn demanded_of(&self, hold: Hold) -> Hold {
+        let hold = if self.fencing { hold } else { hold.unfenced() };
+        hold.confirmed_by(self.replicas)
     }
 
     /// Returns true if waits with these settings are cancelled.

@@ -78,9 +78,12 @@ impl Lease {
     /// Detaches the lock from this guard, to pass it to another process with the token.
     ///
     /// Returns the token and the time left of the lease. This process no longer renews or releases
-    /// the lock: it ends with its lease, unless the other process renews it. A
-    /// [commit](Self::commit) that got no reply may still be executed while the other process holds
-    /// the lock. In a forked child the time left is zero, and the parent's lease continues.
+    /// the lock: it ends with its lease, unless the other process [adopts](crate::Lock::adopt) it
+    /// before. A [commit](Self::commit) that got no reply may still be executed while the other
+    /// process holds the lock. In a forked child the time left is zero, and the parent's lease
+    /// continues.
+    ///
+    /// Waits for a renewal that was already sent; sends nothing.
     ///
     /// # Examples
     /// ```no_run
@@ -90,7 +93,7 @@ impl Lease {
     /// let lease = locks.lock("report:daily").try_acquire()?;
     /// if let Some(lease) = lease {
     ///     let (token, left) = lease.detach();
-    ///     // The other process renews and releases the lock with the token: see recipes::mutex.
+    ///     // The other process adopts the lock with the token, and releases it.
     ///     let mut second_half = Command::new("second-half");
     ///     let second_half = second_half.env("LOCK_TOKEN", token.to_string()).spawn();
     ///     println!("{left:?} are left: {second_half:?}");
@@ -290,8 +293,9 @@ impl Lease {
             turns: Some(turns.spend(now, end, settings.longest_at_first())?),
             unanswered_before: false,
         };
-        let keep = |lease_state| self.handle.hand_over(lease_state);
-        let lease = Self::begin(&self.stack, settings, self.hold(), grant, keep)?;
+        let lease_state = grant.lease_state(&self.stack, settings, hold);
+        let handle = self.handle.hand_over(lease_state)?;
+        let lease = Self::kept(&self.stack, settings, grant, handle);
         Some((lease.after_queue(), end))
     }
 }

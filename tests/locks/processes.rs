@@ -22,6 +22,7 @@ use crate::common::{
 /// Longer than a busy machine delays a process: a longer pause means that it was stopped.
 const LEASE: Duration = Duration::from_millis(2_500);
 const SERVER: &str = "LEASEHOLD_TEST_SERVER";
+const TOKEN: &str = "LEASEHOLD_TEST_TOKEN";
 
 /// Another process that holds the lock `a`, killed when dropped.
 struct Holder {
@@ -101,6 +102,46 @@ fn holds_until_it_is_killed() {
         last = asked;
         thread::sleep(2 * MS);
     }
+}
+
+/// Adopts the lock `b` with the token that its holder has put into the environment.
+#[test]
+#[ignore = "run by another test, in its own process"]
+fn adopts_and_writes() {
+    let (Ok(url), Ok(token)) = (env::var(SERVER), env::var(TOKEN)) else {
+        return;
+    };
+    let locks = crate::connect(&url).with(crate::options().lease(LEASE));
+    let lease = locks.lock("b").adopt(&token.parse().unwrap()).unwrap();
+    let fence = lease.fencing_token().unwrap();
+    let until = Instant::now() + LEASE + LEASE / 2;
+    while Instant::now() < until {
+        lease.check().unwrap();
+        thread::sleep(2 * MS);
+    }
+    lease
+        .commit(|pipe| _ = pipe.set("by", fence.get()))
+        .unwrap();
+    lease.release().unwrap();
+}
+
+#[test]
+fn another_process_continues_and_releases_what_this_one_has_detached() {
+    let server = Server::start().unwrap();
+    let locks = crate::connect(&server.url()).with(crate::options().lease(LEASE));
+    let lease = locks.lock("b").acquire(LONG).unwrap();
+    let fence = lease.fencing_token().unwrap().get();
+    let (token, _) = lease.detach();
+    let mut other = Command::new(env::current_exe().unwrap());
+    let other = other.args(["--exact", "processes::adopts_and_writes"]);
+    let other = other.args(["--ignored", "--nocapture"]);
+    let other = other.env(SERVER, server.url());
+    let mut other = other.env(TOKEN, token.to_string()).spawn().unwrap();
+    // Until then it is renewed past its first end.
+    let next = locks.lock("b").acquire(LONG).unwrap();
+    let by: Option<u64> = server.connection().unwrap().get("by").unwrap();
+    assert!(other.wait().unwrap().success() && by >= Some(fence));
+    assert!(next.fencing_token().unwrap().get() > by.unwrap());
 }
 
 /// Runs concurrently: each mostly waits.

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lease, Lock, Locks, LostReason, Once, Options, Pool, RenewalState};
+use leasehold::{Error, Lease, Lock, Locks, LostReason, Once, Options, Owner, Pool, RenewalState};
 use redis::{Commands, Connection};
 
 use crate::common::{
@@ -167,6 +167,24 @@ fn a_lock_on_too_few_replicas_is_released_before_the_call_returns() {
             assert!(is_too_few(&answer), "{answer:?}");
             assert!(!is_left, "{} {wait:?}", lock.name());
         }
+    }
+}
+
+#[test]
+fn an_adoption_that_too_few_replicas_confirm_leaves_the_hold() {
+    let group = Replicated::start(1);
+    let owner = Options::new().owner(Owner::new("we").unwrap());
+    let locks = group.locks(1).with(owner);
+    let tokens = every_kind(&locks).map(|lock| lock.acquire(LONG).unwrap().detach().0);
+    group.gate.shut_for_replicas();
+    for (lock, token) in every_kind(&locks).iter().zip(&tokens) {
+        let answer = lock.adopt(token);
+        assert!(is_too_few(&answer), "{answer:?}");
+    }
+    group.gate.open();
+    group.wait_until_in_step();
+    for (lock, token) in every_kind(&locks).iter().zip(&tokens) {
+        lock.adopt(token).unwrap().release().unwrap();
     }
 }
 

@@ -6,8 +6,8 @@ use std::{
 };
 
 use leasehold::{
-    Error, Locks, Options, Pool, Token, Watchdog, acquire_lock_with_timeout, commit_while_held,
-    list_item, purchase_item, recipes::mutex, release_lock,
+    Error, Locks, Options, Owner, Pool, Token, Watchdog, acquire_lock_with_timeout,
+    commit_while_held, list_item, purchase_item, recipes::mutex, release_lock,
 };
 use redis::{Client, Commands};
 
@@ -60,7 +60,8 @@ fn everything_works_through_a_url_of_sentinels() {
     assert!(comes_true(|| Instant::now() + renewal.remaining() > later));
     assert!(renewal.is_held());
     // Guards, one of them after a wait.
-    let locks = Locks::new(&pool).unwrap();
+    let owner = Options::new().owner(Owner::new("we").unwrap());
+    let locks = Locks::new(&pool).unwrap().with(owner);
     for lock in every_kind(&locks) {
         let lease = lock.acquire(LONG).unwrap();
         thread::scope(|scope| {
@@ -73,7 +74,8 @@ fn everything_works_through_a_url_of_sentinels() {
             });
             waiter.join().unwrap().unwrap();
         });
-        lease.release().unwrap();
+        let (token, _) = lease.detach();
+        lock.adopt(&token).unwrap().release().unwrap();
     }
     #[cfg(feature = "lockrun")]
     {

@@ -9,6 +9,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod adopting;
 mod alone;
 mod both;
 mod commits;

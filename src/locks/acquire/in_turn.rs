@@ -37,7 +37,7 @@ impl Wait<'_> {
             }) = outcome
             {
                 place.leave_granted(leaving, next_asks_at);
-                return Ok(self.lease(grant).map(Lease::after_queue));
+                return Ok(Some(self.lease(grant).after_queue()));
             }
             let goes_on = matches!(outcome, Ok(AttemptOutcome::Moved));
             if !goes_on {

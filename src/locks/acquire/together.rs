@@ -40,7 +40,7 @@ impl Wait<'_> {
     /// and leaves to the watchdog's thread what it may have acquired.
     pub(in crate::locks) fn declined(mut self) -> Option<Lease> {
         let acquired = match self.first.take()? {
-            Ok(AttemptOutcome::Granted { grant, .. }) => Ok(self.lease(grant)),
+            Ok(AttemptOutcome::Granted { grant, .. }) => Ok(Some(self.lease(grant))),
             outcome => outcome.map(|_| None),
         };
         self.release_outstanding(&acquired);

@@ -7,7 +7,10 @@ use std::{
 
 use redis::{FromRedisValue, RedisResult, Value, from_redis_value};
 
-use super::{number, text};
+use super::{
+    hold::{Hold, LockKind},
+    number, text,
+};
 use crate::{
     error::makes_no_sense,
     name::{LockName, Owner},
@@ -189,6 +192,7 @@ impl Looked {
             holder.owner = text(owner).and_then(|owner| Owner::new(owner).ok());
             holder.since = number(since).and_then(moment);
             holder.fence = fencing_token(fence).ok();
+            holder.last_fence = holder.fence;
         }
     }
 }
@@ -209,6 +213,8 @@ pub struct Holder {
     remaining: Option<Duration>,
     since: Option<SystemTime>,
     fence: Option<FencingToken>,
+    /// The last of the fencing tokens that are reserved for the hold.
+    last_fence: Option<FencingToken>,
 }
 
 /// The role of a holder in a lock.
@@ -232,7 +238,17 @@ impl Holder {
             remaining,
             since: None,
             fence: None,
+            last_fence: None,
         }
+    }
+
+    /// Returns the last fencing token that is reserved for this hold, if it is the holder's.
+    pub(crate) fn last_fence_of(&self, hold: &Hold) -> Option<FencingToken> {
+        let is_its = match hold.kind {
+            LockKind::Reentrant => self.owner.as_ref() == Some(&hold.owner),
+            _ => self.token.as_ref() == Some(&hold.token),
+        };
+        self.last_fence.filter(|_| is_its)
     }
 
     /// Returns the time left of the lease. `None`: the lease does not end.

@@ -161,6 +161,8 @@ impl Entry {
             ("RELEASE_MUTEX", [_, token]) => {
                 let is_ours = holder == Some(token);
                 self.lock.take_if(|_| is_ours);
+                // A job's string, such as a lock without an end.
+                self.data.take_if(|_| is_ours);
                 Ok(yes(is_ours))
             }
             _ => Err(makes_no_sense()),

@@ -253,6 +253,29 @@ fn in_an_open_slot_every_kind_is_renewed_and_released_and_an_ended_permit_is_tak
     let () = source.del(left).unwrap();
 }
 
+/// The process that adopts knows only the slot's first node.
+#[test]
+fn what_has_moved_to_another_shard_is_adopted_and_renewed_there() {
+    let cluster = shared();
+    let options = Options::new().lease(3_000 * MS);
+    let owner = options.owner(Owner::new("we").unwrap());
+    let (ours, theirs) = (patient(&cluster), patient(&cluster));
+    let (ours, theirs) = (ours.with(owner.clone()), theirs.with(owner));
+    let tag = cluster.tag(0, "adopted").unwrap();
+    let tokens = kinds(&ours, &tag).map(|lock| lock.acquire(LONG).unwrap().detach().0);
+    let _ = theirs.lock(&format!("known{{{tag}}}")).inspect().unwrap();
+    let _moved = Moved::new(&cluster, &tag, 0);
+    let adopted = kinds(&theirs, &tag).into_iter().zip(&tokens);
+    let adopted: Vec<_> = adopted
+        .map(|(lock, token)| lock.adopt(token).unwrap())
+        .collect();
+    thread::sleep(3_500 * MS);
+    for lease in adopted {
+        lease.check().unwrap();
+        lease.release().unwrap();
+    }
+}
+
 /// Each holder dies while the slot is open: from then on the node refuses the lock's key, except
 /// that of a writer, in which the next one has its intent.
 #[test]

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Committed, Error, Lock, Locks, Options};
+use leasehold::{Committed, Error, Lock, Locks, Options, Owner};
 use redis::Commands;
 
 use crate::common::{
@@ -261,6 +261,29 @@ fn what_the_table_names_for_commits_is_enough() {
         let (first, second) = done(&needs).unwrap();
         assert_eq!(first, Committed::Now);
         assert!(matches!(second, Committed::Before(_)), "{second:?}");
+    }
+}
+
+#[test]
+fn what_the_table_names_for_an_adoption_is_enough() {
+    let server = Server::start().unwrap();
+    let owner = Options::new().owner(Owner::new("we").unwrap());
+    for (name, kind, _, rows) in ROWS {
+        let needs: Vec<_> = rows.iter().flat_map(|row| rules(row)).collect();
+        let all = [needs.clone(), rules("`Lock::adopt`")].concat();
+        let adopted = |needs: &[String]| {
+            let locks = user(&server, name, needs).with(owner.clone());
+            let (token, _) = kind(&locks, name).acquire(LONG)?.detach();
+            let adopted = kind(&locks, name).adopt(&token);
+            let has_a_fence = adopted
+                .as_ref()
+                .is_ok_and(|it| it.fencing_token().is_some());
+            let _ = kind(&user(&server, name, &all), name).force_release();
+            adopted.map(|_| has_a_fence)
+        };
+        let is_fenced = adopted(&all).unwrap();
+        let without = adopted(&needs);
+        assert_eq!(without.is_ok(), !is_fenced, "{name}: {without:?}");
     }
 }
 
