@@ -142,8 +142,15 @@ impl<'a> Attempts<'a> {
                 number,
                 next_in,
             } => {
-                let next_at = next_in.map(|next| reply.answered + self.longest_pause(Some(next)));
-                Ok(self.granted((fence, number), next_at, reply.sent, reply.tracked, now))
+                let (sent, answered) = (reply.sent, reply.answered);
+                let next_at = next_in.map(|next| answered + self.longest_pause(Some(next)));
+                Ok(self.granted(
+                    (fence, number),
+                    next_at,
+                    (sent, answered),
+                    reply.tracked,
+                    now,
+                ))
             }
             Attempt::AlreadyRun(run) => {
                 // If one of our earlier attempts acquired the lock, it has lost it: only another
@@ -169,7 +176,7 @@ impl<'a> Attempts<'a> {
         &mut self,
         (fence, number): (Option<FencingToken>, u64),
         next_at: Option<Instant>,
-        sent: Instant,
+        (sent, answered): (Instant, Instant),
         tracked: bool,
         now: Instant,
     ) -> AttemptOutcome {
@@ -192,12 +199,13 @@ impl<'a> Attempts<'a> {
         } else {
             now + self.settings.backoff.last
         };
+        let shared = |more| Leaving::Shared { more, answered };
         let leaving = match self.hold.kind {
             LockKind::Mutex | LockKind::Write => Leaving::Exclusive,
-            LockKind::Semaphore if number == 0 => Leaving::WithLastPermit {
-                of: self.hold.permits,
-            },
-            LockKind::Reentrant | LockKind::Read | LockKind::Semaphore => Leaving::Shared,
+            LockKind::Semaphore => shared(u32::try_from(number).unwrap_or(u32::MAX)),
+            LockKind::Read => shared(u32::MAX),
+            // The next waiter may have the same owner.
+            LockKind::Reentrant => shared(1),
         };
         AttemptOutcome::Granted {
             grant,

@@ -189,6 +189,15 @@ impl Hold {
         self.is_fenced || self.kind == LockKind::Semaphore
     }
 
+    /// Returns the number of holders up to which this hold shares the lock.
+    pub(crate) fn most_holders(&self) -> u32 {
+        match self.kind {
+            LockKind::Mutex | LockKind::Reentrant | LockKind::Write => 1,
+            LockKind::Read => u32::MAX,
+            LockKind::Semaphore => self.permits,
+        }
+    }
+
     /// Reads the reply to an acquire attempt.
     pub(crate) fn read_attempt(&self, answer: &Value) -> RedisResult<Attempt> {
         if self.period_millis.is_some()

@@ -14,7 +14,8 @@
 //! - **The server reports a change of the key**: the listener calls `changed`.
 //! - **A connection is lost or reopened, so a notification may be missing**: the listener calls
 //!   `all_may_have_changed`; for the waiters' connection `server/tracked.rs` does.
-//! - **The previous head leaves**: its [`Place`] wakes the next.
+//! - **The previous head leaves**: its [`Place`] wakes the next. If the lock is shared, as many
+//!   others behind it ask too.
 //! - **A wait is cancelled**: the `Cancel` calls `wake_all`, which wakes all waiters.
 //!
 //! The loss of a lease wakes no thread: the head asks when the server reports a change of the key,

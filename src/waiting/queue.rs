@@ -1,8 +1,12 @@
 //! The threads of this process that wait for one lock, first in, first out, as a plain value: no
 //! lock, no clock, no I/O.
 //!
-//! Only the first of them, the head, asks the server. Each method takes the time of an event and
-//! returns the thread to wake.
+//! The first of them, the head, asks the server. Each method takes the time of an event and returns
+//! the threads to wake.
+//!
+//! A grant of a shared lock says how many more are free. Then as many threads from the head on ask
+//! at once, if each wants the lock as the thread that was granted it: a reader, or a permit out of
+//! the same number. One that is refused keeps its place, and sleeps until it is the head.
 //!
 //! A wake-up is never lost. It belongs to the queue, not to the thread that it woke: if the head
 //! leaves before it has acted on a wake-up, the next head gets it. A head has acted on a wake-up
@@ -27,6 +31,10 @@ const RECHECK_AFTER_GRANT: Duration = Duration::from_millis(50);
 /// stops tracking keys when its table is full, and sends none for a `SWAPDB`.
 pub(crate) const ASKS_AGAIN: Duration = Duration::from_secs(1);
 
+/// At most this many threads ask at once, so that the server answers all of them within an I/O
+/// time-out: the cost of an attempt grows with the number of readers.
+const AT_ONCE: usize = 128;
+
 /// Identifies a waiter. Never reused, and greater for a later waiter.
 pub(crate) type Ticket = u64;
 
@@ -39,6 +47,9 @@ pub(crate) struct Queue<W, L, F = ()> {
     /// The locks that were handed to former heads that have not left yet.
     handed: Vec<(Ticket, L)>,
     turns: Turns,
+    /// The time of the latest grant that said how many more are free. What an earlier one said does
+    /// not count: threads are granted in the order of the replies, but may leave in any order.
+    told_free_at: Option<Instant>,
     /// The failure of a head's last attempt, if it failed.
     failure: Option<F>,
     /// All waiters up to this ticket know that someone has the lock.
@@ -60,7 +71,10 @@ pub(crate) enum LastAnswer<F> {
 struct Waiter<W> {
     ticket: Ticket,
     who: W,
-    /// The moment at which it asks the server. Only the head has one.
+    /// It shares the lock with others up to this number of holders.
+    most_holders: u32,
+    /// The moment at which it asks the server. Behind the head, only a thread that asks with others
+    /// has one.
     asks_at: Option<Instant>,
     /// It was woken, and the server has not replied since.
     is_asking: bool,
@@ -71,10 +85,9 @@ struct Waiter<W> {
 pub(crate) enum Leaving {
     /// The lock, exclusively.
     Exclusive,
-    /// The lock, which others may share.
-    Shared,
-    /// The last of this many permits of a semaphore: the next waiter must wait for a release.
-    WithLastPermit { of: u32 },
+    /// The lock, which as many more may share, by a reply of this moment. If none may, the next
+    /// waiter must wait for a release.
+    Shared { more: u32, answered: Instant },
     /// No grant from the server: its wait has ended, it met an error, or it was handed the lock.
     WithoutLock,
 }
@@ -96,6 +109,7 @@ impl<W, L, F> Default for Queue<W, L, F> {
             waiting: VecDeque::new(),
             handed: Vec::new(),
             turns: Turns::default(),
+            told_free_at: None,
             failure: None,
             told_busy_up_to: None,
         }
@@ -110,8 +124,8 @@ impl<W, L, F> Queue<W, L, F> {
     }
 
     /// Adds a waiter at the end. As the head it asks at once, or after the turns of other
-    /// processes.
-    pub(crate) fn join(&mut self, ticket: Ticket, who: W, now: Instant) {
+    /// processes. It shares the lock with others up to this number of holders.
+    pub(crate) fn join(&mut self, ticket: Ticket, who: W, most_holders: u32, now: Instant) {
         let is_head = self.waiting.is_empty();
         let asks_at = if self.asks_at_once(now) {
             now
@@ -121,6 +135,7 @@ impl<W, L, F> Queue<W, L, F> {
         self.waiting.push_back(Waiter {
             ticket,
             who,
+            most_holders,
             asks_at: is_head.then_some(asks_at),
             is_asking: false,
         });
@@ -156,7 +171,7 @@ impl<W, L, F> Queue<W, L, F> {
         let Some(waiter) = self.waiter(ticket) else {
             return Step::TakeHanded;
         };
-        if waiter.asks_at.is_none_or(|moment| now < moment) {
+        if !waiter.is_due(now) {
             return Step::Sleep(waiter.asks_at);
         }
         waiter.asks_at = None;
@@ -164,18 +179,22 @@ impl<W, L, F> Queue<W, L, F> {
         Step::Ask
     }
 
-    /// Records that the server has refused this waiter, which asks again at that moment, or earlier
-    /// if it is woken.
+    /// Records that the server has refused this waiter. The head asks again at that moment, or
+    /// earlier if it is woken.
     pub(crate) fn refused(&mut self, ticket: Ticket, now: Instant, ask_again: Option<Instant>) {
         self.turns.refused(now);
         self.note_busy();
-        if let Some(waiter) = self.waiter(ticket) {
+        let Ok(place) = self.place(ticket) else {
+            return;
+        };
+        if let Some(waiter) = self.waiting.get_mut(place) {
             waiter.is_asking = false;
-            waiter.ask_at(ask_again);
+            waiter.ask_at(ask_again.filter(|_| place == 0));
         }
     }
 
-    /// Records that the server has not replied to this waiter, which asks again at that moment.
+    /// Records that the server has not replied to this waiter, which asks again at that moment,
+    /// even behind the head: it may have been granted the lock, and would keep it from others.
     /// Discards earlier wake-ups: a lost connection wakes all heads, including the one that noticed
     /// the loss and must pause. A later wake-up still counts.
     pub(crate) fn unanswered(&mut self, ticket: Ticket, ask_again: Instant, failure: Option<F>) {
@@ -186,47 +205,85 @@ impl<W, L, F> Queue<W, L, F> {
     }
 
     /// Removes a waiter that leaves with a grant, with the lock that it was handed, or without a
-    /// lock. A granted lock ends at `end`. Returns the lock that was handed to it, and the new
-    /// head, if that must be woken.
+    /// lock. A granted lock ends at `end`. Returns the lock that was handed to it, and the threads
+    /// to wake: the new head, and those that ask with it.
     pub(crate) fn leave(
         &mut self,
         ticket: Ticket,
         leaving: Leaving,
         now: Instant,
         end: Option<Instant>,
-    ) -> (Option<L>, Option<&W>) {
-        match leaving {
-            Leaving::Exclusive => self.turns.granted(now),
-            Leaving::Shared => self.turns.granted_shared(None),
-            Leaving::WithLastPermit { of } => self.turns.granted_shared(Some(of)),
-            Leaving::WithoutLock => {}
+    ) -> (Option<L>, Vec<W>)
+    where
+        W: Clone,
+    {
+        let place = self.place(ticket).ok();
+        let waiter = place.and_then(|place| self.waiting.get(place));
+        match (leaving, waiter) {
+            (Leaving::Exclusive, _) => self.turns.granted(now),
+            (Leaving::Shared { more: 0, .. }, Some(waiter)) => {
+                self.turns.granted_shared(Some(waiter.most_holders));
+            }
+            (Leaving::Shared { .. }, _) => self.turns.granted_shared(None),
+            (Leaving::WithoutLock, _) => {}
         }
         if leaving != Leaving::WithoutLock {
             self.note_busy();
         }
         if let Some(place) = self.handed.iter().position(|(to, _)| *to == ticket) {
-            return (Some(self.handed.swap_remove(place).1), None);
+            return (Some(self.handed.swap_remove(place).1), Vec::new());
         }
-        let Ok(place) = self.place(ticket) else {
-            return (None, None);
-        };
-        let Some(gone) = self.waiting.remove(place) else {
-            return (None, None);
+        let Some(gone) = place.and_then(|place| self.waiting.remove(place)) else {
+            return (None, Vec::new());
         };
         if self.waiting.is_empty() {
             (self.failure, self.told_busy_up_to) = (None, None);
         }
-        if place > 0 {
-            return (None, None);
+        let mut woken = Vec::new();
+        if place == Some(0) {
+            // Its attempt came after that of the thread that leaves, or the server reports what
+            // has changed since.
+            let is_out = self.waiting.front().is_some_and(Waiter::is_out);
+            let ask_at = match leaving {
+                Leaving::Shared { more: 1.., .. } if is_out => gone.asks_at,
+                Leaving::Shared { more: 1.., .. } | Leaving::WithoutLock => Some(now),
+                _ if self.turns.has_all() => {
+                    sooner(end, gone.asks_at.map(|_| now + RECHECK_AFTER_GRANT))
+                }
+                _ => sooner(end, gone.asks_at),
+            };
+            woken.extend(self.wake_head(ask_at).cloned());
         }
-        let ask_at = match leaving {
-            Leaving::Exclusive | Leaving::WithLastPermit { .. } if self.turns.has_all() => {
-                sooner(end, gone.asks_at.map(|_| now + RECHECK_AFTER_GRANT))
-            }
-            Leaving::Exclusive | Leaving::WithLastPermit { .. } => sooner(end, gone.asks_at),
-            Leaving::Shared | Leaving::WithoutLock => Some(now),
-        };
-        (None, self.wake_head(ask_at))
+        if let Leaving::Shared { more, answered } = leaving {
+            self.wake_sharers(gone.most_holders, more, answered, now, &mut woken);
+        }
+        (None, woken)
+    }
+
+    /// Makes the first `more` threads ask: as many may share the lock with the thread that was
+    /// granted it by a reply of the moment `answered`. All of them want it as that thread did, so
+    /// that none overtakes one that the server refuses for other reasons.
+    fn wake_sharers(
+        &mut self,
+        most_holders: u32,
+        more: u32,
+        answered: Instant,
+        now: Instant,
+        woken: &mut Vec<W>,
+    ) where
+        W: Clone,
+    {
+        if self.told_free_at > Some(answered) {
+            return;
+        }
+        self.told_free_at = Some(answered);
+        let most = usize::try_from(more).map_or(AT_ONCE, |more| more.min(AT_ONCE));
+        let sharers =
+            (self.waiting.iter_mut().take(most)).take_while(|it| it.most_holders == most_holders);
+        for sharer in sharers.filter(|it| !it.is_out() && !it.is_due(now)) {
+            sharer.ask_at(Some(now));
+            woken.push(sharer.who.clone());
+        }
     }
 
     /// Hands the lock, which ends at `end`, from a thread of this process to the head, without
@@ -311,6 +368,15 @@ impl<W, L, F> Queue<W, L, F> {
 }
 
 impl<W> Waiter<W> {
+    /// Its attempt is under way, or about to be sent.
+    fn is_out(&self) -> bool {
+        self.is_asking && self.asks_at.is_none()
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.asks_at.is_some_and(|moment| moment <= now)
+    }
+
     fn ask_at(&mut self, moment: Option<Instant>) {
         self.asks_at = sooner(self.asks_at, moment);
     }

@@ -105,7 +105,13 @@ impl<T, L, F> Queues<T, L, F> {
     }
 
     /// Joins the queue at its end. With `takes`, the thread accepts a lock that is handed to it.
-    pub(crate) fn join(&self, key: &str, takes: Option<T>) -> Place<'_, T, L, F> {
+    /// It shares the lock with others up to this number of holders.
+    pub(crate) fn join(
+        &self,
+        key: &str,
+        takes: Option<T>,
+        most_holders: u32,
+    ) -> Place<'_, T, L, F> {
         let sleeper = Arc::new(Sleeper {
             woken: Condvar::new(),
             takes,
@@ -118,7 +124,7 @@ impl<T, L, F> Queues<T, L, F> {
             by_key.queues.retain(|_, queue| !queue.is_forgettable(now));
         }
         let queue = by_key.queues.entry(key.to_owned()).or_default();
-        queue.join(ticket, Arc::clone(&sleeper), now);
+        queue.join(ticket, Arc::clone(&sleeper), most_holders, now);
         drop(by_key);
         Place {
             queues: self,
@@ -333,7 +339,6 @@ impl<T, L, F> Place<'_, T, L, F> {
         let mut by_key = self.queues.by_key.lock();
         let queue = by_key.queues.get_mut(&self.key)?;
         let (handed, woken) = queue.leave(self.ticket, self.leaving, now, self.end);
-        let woken = woken.cloned();
         if queue.is_forgettable(now) {
             by_key.queues.remove(&self.key);
         }

@@ -22,6 +22,7 @@ mod events;
 mod failover;
 mod faults;
 mod foreign_keys;
+mod freed_together;
 mod given_back;
 mod hand_over;
 mod holding;

@@ -1,11 +1,12 @@
 //! The part of a wait that stands in the queue of its lock.
 //!
-//! Only the [head](Wait::ask_as_head) of a queue asks the server, on the connection that all heads
-//! share. Its place wakes it for the events that the header of [`waiting`](crate::waiting) lists,
-//! and at the time set after its last attempt: the end of the holder's lease, the renewal of a
-//! writer's intent, or the end of a pause. At the [deadline](Wait::at_deadline) the last reply to
-//! any head decides for all threads of the queue, unless the server may answer this thread
-//! otherwise: then a thread that has not asked asks once.
+//! The [head](Wait::ask_as_head) of a queue asks the server, on the connection that all heads
+//! share; after a grant that others may share, as many threads behind it ask with it. The place of a
+//! thread wakes it for the events that the header of [`waiting`](crate::waiting) lists, and at the
+//! time set after its last attempt: the end of the holder's lease, the renewal of a writer's intent,
+//! or the end of a pause. At the [deadline](Wait::at_deadline) the last reply to any of them decides
+//! for all threads of the queue, unless the server may answer this thread otherwise: then a thread
+//! that has not asked asks once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,7 +29,8 @@ impl Wait<'_> {
     pub(super) fn in_turn(&mut self) -> Result<Option<Lease>> {
         loop {
             let shared = Arc::clone(&self.stack);
-            let place = shared.queues.join(self.key(), self.takes());
+            let most_holders = self.hold.most_holders();
+            let place = (shared.queues).join(self.key(), self.takes(), most_holders);
             let outcome = self.ask_as_head(&place);
             if let Ok(AttemptOutcome::Granted {
                 grant,

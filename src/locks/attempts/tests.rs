@@ -230,19 +230,11 @@ fn the_holder_of_the_last_permit_reports_when_the_next_permit_ends() {
     let now = sent + 5 * MS;
     let last = |left| Value::Array(vec![Value::Int(1), Value::Int(left)]);
     let asks_again = now + ASKS_AGAIN;
-    for (answer, leaves, asks_at) in [
-        (Value::Int(2), Leaving::Shared, asks_again),
-        (Value::Int(1), Leaving::WithLastPermit { of: 1 }, asks_again),
-        (
-            last(70),
-            Leaving::WithLastPermit { of: 1 },
-            sent + MS + 71 * MS,
-        ),
-        (
-            last(70_000),
-            Leaving::WithLastPermit { of: 1 },
-            sent + MS + ASKS_AGAIN,
-        ),
+    for (answer, more, asks_at) in [
+        (Value::Int(3), 2, asks_again),
+        (Value::Int(1), 0, asks_again),
+        (last(70), 0, sent + MS + 71 * MS),
+        (last(70_000), 0, sent + MS + ASKS_AGAIN),
     ] {
         let mut attempts = attempts(&settings, LockKind::Semaphore);
         let outcome = attempts.judge(reply(Ok(answer), sent), now);
@@ -254,6 +246,8 @@ fn the_holder_of_the_last_permit_reports_when_the_next_permit_ends() {
         else {
             unreachable!("{outcome:?}");
         };
+        let answered = sent + MS;
+        let leaves = Leaving::Shared { more, answered };
         assert_eq!((leaving, next_asks_at), (leaves, asks_at));
     }
 }

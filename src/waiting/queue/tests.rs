@@ -22,8 +22,8 @@ enum Event {
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let leaving = prop_oneof![
         Just(Leaving::Exclusive),
-        Just(Leaving::Shared),
-        Just(Leaving::WithLastPermit { of: 2 }),
+        Just(shared(1)),
+        Just(shared(0)),
         Just(Leaving::WithoutLock)
     ];
     let event = prop_oneof![
@@ -34,6 +34,12 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         2 => Just(Event::HandedOver),
     ];
     prop::collection::vec(event, 0..80)
+}
+
+/// A grant after which as many more may share the lock.
+fn shared(more: u32) -> Leaving {
+    let answered = moment(0);
+    Leaving::Shared { more, answered }
 }
 
 fn moment(millis: u64) -> Instant {
@@ -58,7 +64,7 @@ proptest! {
                 Event::Join => {
                     names += 1;
                     let ticket = u64::from(names);
-                    queue.join(ticket, names, now);
+                    queue.join(ticket, names, 2, now);
                     let asks = queue.step(ticket, now) == Step::Ask;
                     prop_assert_eq!(asks, known.is_empty());
                     known.push_back((ticket, names));
@@ -66,13 +72,18 @@ proptest! {
                 Event::Leave(who, why) if !known.is_empty() => {
                     let place = who.index(known.len());
                     let (ticket, _) = known.remove(place).unwrap();
-                    let woken = queue.leave(ticket, why, now, None).1.copied();
+                    let woken = queue.leave(ticket, why, now, None).1;
                     let expected = (place == 0).then(|| known.front().copied()).flatten();
-                    prop_assert_eq!(woken, expected.map(|(_, name)| name));
-                    if let Some((head, _)) = expected && !matches!(why, Leaving::Exclusive | Leaving::WithLastPermit { .. }) {
+                    if place == 0 {
+                        prop_assert_eq!(woken, Vec::from_iter(expected.map(|(_, name)| name)));
+                    } else {
+                        let head = known.front().map(|(_, name)| name);
+                        prop_assert!(woken.iter().all(|name| Some(name) == head));
+                    }
+                    if let Some((head, _)) = expected && !matches!(why, Leaving::Exclusive | Leaving::Shared { more: 0, .. }) {
                         prop_assert_eq!(queue.step(head, now), Step::Ask);
                     }
-                    prop_assert_eq!(queue.leave(ticket, why, now, None), (None, None), "twice");
+                    prop_assert_eq!(queue.leave(ticket, why, now, None), (None, Vec::new()), "twice");
                 }
                 Event::Leave(..) => {}
                 Event::Refused => if let Some((head, _)) = head_before {
@@ -132,7 +143,7 @@ impl Busy {
     /// It has not seen another process.
     fn alone() -> Self {
         let mut queue = Queue::default();
-        queue.join(0, (), moment(0));
+        queue.join(0, (), 1, moment(0));
         Self {
             queue,
             head: 0,
@@ -162,7 +173,7 @@ impl Busy {
 
     /// The head is granted the lock, and another thread becomes the head.
     fn takes_the_lock(&mut self) {
-        self.queue.join(self.head + 1, (), moment(self.now));
+        self.queue.join(self.head + 1, (), 1, moment(self.now));
         (self.queue).leave(self.head, Leaving::Exclusive, moment(self.now), None);
         self.head += 1;
     }
@@ -264,14 +275,14 @@ fn a_refusal_while_our_thread_held_the_lock_is_no_sign_of_others() {
 fn permits(of: u32, ours: u32) -> Queue<(), ()> {
     let mut queue = Queue::default();
     for ticket in 0..=u64::from(ours) {
-        queue.join(ticket, (), moment(0));
+        queue.join(ticket, (), of, moment(0));
     }
     for ticket in 0..u64::from(ours) {
         assert_eq!(queue.step(ticket, moment(0)), Step::Ask);
         let leaving = if ticket + 1 < u64::from(ours) {
-            Leaving::Shared
+            shared(1)
         } else {
-            Leaving::WithLastPermit { of }
+            shared(0)
         };
         queue.leave(ticket, leaving, moment(0), Some(moment(1_000)));
     }
@@ -294,8 +305,8 @@ fn a_message_does_not_wake_the_head_while_our_threads_hold_all_permits() {
     assert_eq!(queue.step(3, moment(1)), Step::Ask);
     // It comes again while the head asks, and is granted the permit.
     queue.changed(moment(1), Duration::ZERO);
-    queue.join(4, (), moment(1));
-    let last = Leaving::WithLastPermit { of: 3 };
+    queue.join(4, (), 3, moment(1));
+    let last = shared(0);
     queue.leave(3, last, moment(2), Some(moment(1_000)));
     assert_eq!(queue.step(4, moment(2)), Step::Sleep(Some(moment(52))));
 }
@@ -324,8 +335,8 @@ fn a_process_counts_its_holds_per_permit_before_it_yields() {
         if queue.step(*ticket, moment(1)) != Step::Ask {
             return true;
         }
-        queue.join(ticket + 1, (), moment(1));
-        let last = Leaving::WithLastPermit { of: 3 };
+        queue.join(ticket + 1, (), 3, moment(1));
+        let last = shared(0);
         queue.leave(*ticket, last, moment(1), None);
         false
     });
@@ -375,8 +386,8 @@ fn holds_beside_a_head_that_lost_are_counted() {
 #[test]
 fn the_next_waiter_retries_a_second_after_a_hand_over() {
     let mut queue: Queue<(), ()> = Queue::default();
-    queue.join(0, (), moment(0));
-    queue.join(1, (), moment(0));
+    queue.join(0, (), 1, moment(0));
+    queue.join(1, (), 1, moment(0));
     assert_eq!(queue.step(0, moment(0)), Step::Ask);
     queue.refused(0, moment(0), None);
     queue.hand_over((), moment(0), moment(60_000));
@@ -397,7 +408,7 @@ fn the_next_waiter_gets_the_wake_up_of_a_head_that_is_handed_the_lock() {
 fn queue_behind_a_head(others: Ticket) -> Queue<(), (), &'static str> {
     let mut queue = Queue::default();
     for ticket in 0..=others {
-        queue.join(ticket, (), moment(0));
+        queue.join(ticket, (), 2, moment(0));
     }
     assert_eq!(queue.step(0, moment(0)), Step::Ask);
     queue
@@ -419,7 +430,7 @@ fn the_whole_queue_shares_the_heads_refusal() {
     handed.hand_over((), moment(1), moment(1_000));
     for queue in [&mut refused, &mut granted, &mut handed] {
         assert_eq!(queue.last_answer(1), LastAnswer::Busy);
-        queue.join(2, (), moment(2));
+        queue.join(2, (), 1, moment(2));
         assert_eq!(
             queue.last_answer(2),
             LastAnswer::Busy,
@@ -433,7 +444,7 @@ fn a_newcomer_during_a_retry_does_not_share_the_earlier_answer() {
     let mut queue = queue_behind_a_head(1);
     queue.refused(0, moment(1), Some(moment(2)));
     assert_eq!(queue.step(0, moment(2)), Step::Ask);
-    queue.join(2, (), moment(3));
+    queue.join(2, (), 1, moment(3));
     assert_eq!(queue.last_answer(1), LastAnswer::Busy);
     assert_eq!(queue.last_answer(2), LastAnswer::Missing);
 }
@@ -455,7 +466,7 @@ fn a_failure_is_forgotten_with_its_waiters() {
     let mut queue = queue_behind_a_head(0);
     queue.unanswered(0, moment(10), Some("refused"));
     queue.leave(0, Leaving::WithoutLock, moment(10), None);
-    queue.join(1, (), moment(20));
+    queue.join(1, (), 1, moment(20));
     assert_eq!(queue.last_answer(1), LastAnswer::Missing);
 }
 
@@ -464,7 +475,7 @@ fn a_waiter_behind_the_last_permit_retries_at_the_next_expiry_or_change() {
     let end = moment(500);
     let queue = queue_behind_a_head(1);
     let take_last = |mut queue: Queue<_, _, _>| {
-        queue.leave(0, Leaving::WithLastPermit { of: 2 }, moment(1), Some(end));
+        queue.leave(0, shared(0), moment(1), Some(end));
         queue
     };
     let mut unchanged = take_last(queue.clone());
@@ -479,4 +490,94 @@ fn a_waiter_behind_the_last_permit_retries_at_the_next_expiry_or_change() {
     changed_before.changed(moment(1), Duration::ZERO);
     let mut changed_before = take_last(changed_before);
     assert_eq!(changed_before.step(1, moment(2)), Step::Ask);
+}
+
+/// Waiters that share the lock with as many holders as given here, in this order. The head asks.
+fn sharing(most_holders: &[u32]) -> Queue<u64, ()> {
+    let mut queue = Queue::default();
+    for (ticket, most) in (0..).zip(most_holders) {
+        queue.join(ticket, ticket, *most, moment(0));
+    }
+    assert_eq!(queue.step(0, moment(0)), Step::Ask);
+    queue
+}
+
+/// The waiter is granted the lock by a reply of this millisecond. Returns those that ask next.
+fn granted(queue: &mut Queue<u64, ()>, ticket: Ticket, more: u32, answered: u64) -> Vec<u64> {
+    let answered = moment(answered);
+    let leaving = Leaving::Shared { more, answered };
+    let woken = queue.leave(ticket, leaving, answered, None).1;
+    let asks = |who: &u64| queue.step(*who, answered) == Step::Ask;
+    woken.into_iter().filter(asks).collect()
+}
+
+#[test]
+fn as_many_ask_at_once_as_may_share_the_lock() {
+    for (more, asks) in [(0, 0), (1, 1), (3, 3), (7, 5)] {
+        let woken = granted(&mut sharing(&[9; 6]), 0, more, 1);
+        assert_eq!(woken, (1..=asks).collect::<Vec<_>>());
+    }
+    let readers = vec![u32::MAX; 3 * AT_ONCE];
+    let mut queue = sharing(&readers);
+    let woken = granted(&mut queue, 0, u32::MAX, 1);
+    assert_eq!(woken.len(), AT_ONCE);
+    // Of those that ask, some are still out: the next asks for each that was granted the lock.
+    let next = AT_ONCE as u64 + 1;
+    assert_eq!(granted(&mut queue, 1, u32::MAX, 2), [next]);
+}
+
+#[test]
+fn nobody_asks_behind_one_that_does_not_share() {
+    // A reader, a writer, a reader; permits of another number.
+    for others in [[u32::MAX, 1, u32::MAX], [3, 2, 3]] {
+        let [same, other, behind] = others;
+        let mut queue = sharing(&[same, same, other, behind]);
+        assert_eq!(granted(&mut queue, 0, 2, 1), [1]);
+        assert_eq!(granted(&mut queue, 1, 2, 2), [2], "the new head");
+        queue.refused(2, moment(3), None);
+        assert_eq!(queue.step(3, moment(5_000)), Step::Sleep(None));
+    }
+}
+
+#[test]
+fn a_thread_that_is_refused_behind_the_head_sleeps_until_it_is_the_head() {
+    let mut queue = sharing(&[9; 4]);
+    assert_eq!(granted(&mut queue, 0, 2, 1), [1, 2]);
+    queue.refused(2, moment(2), Some(moment(3)));
+    assert_eq!(queue.step(2, moment(5_000)), Step::Sleep(None));
+    queue.refused(1, moment(2), Some(moment(3)));
+    assert_eq!(queue.step(1, moment(3)), Step::Ask);
+    let (_, woken) = queue.leave(1, Leaving::WithoutLock, moment(4), None);
+    assert_eq!(woken, [2]);
+    assert_eq!(queue.step(2, moment(4)), Step::Ask);
+}
+
+/// It may have the lock.
+#[test]
+fn a_thread_without_an_answer_asks_again_behind_the_head_too() {
+    let mut queue = sharing(&[9; 4]);
+    assert_eq!(granted(&mut queue, 0, 2, 1), [1, 2]);
+    queue.unanswered(2, moment(9), None);
+    assert_eq!(queue.step(2, moment(8)), Step::Sleep(Some(moment(9))));
+    assert_eq!(queue.step(2, moment(9)), Step::Ask);
+}
+
+/// Threads leave in another order than the server granted them the lock.
+#[test]
+fn an_earlier_grant_does_not_say_how_many_are_free() {
+    let mut queue = sharing(&[4; 7]);
+    assert_eq!(granted(&mut queue, 0, 3, 1), [1, 2, 3]);
+    assert_eq!(granted(&mut queue, 3, 0, 4), [0; 0]);
+    assert_eq!(granted(&mut queue, 2, 1, 3), [0; 0]);
+    // The head leaves: the next asks, and no other.
+    assert_eq!(granted(&mut queue, 1, 2, 2), [4]);
+}
+
+#[test]
+fn the_place_of_one_that_leaves_is_taken_by_the_next_grant() {
+    let mut queue = sharing(&[4; 6]);
+    assert_eq!(granted(&mut queue, 0, 3, 1), [1, 2, 3]);
+    let (_, woken) = queue.leave(2, Leaving::WithoutLock, moment(2), None);
+    assert_eq!(woken, [0; 0], "the head has not been answered");
+    assert_eq!(granted(&mut queue, 1, 2, 3), [4]);
 }

@@ -49,7 +49,7 @@ fn a_wake_up_during_a_grant_is_for_the_next_waiter() {
         [|queues| queues.changed(KEY), Queues::all_may_have_changed];
     for wake_up in wake_ups {
         let queues = queues();
-        let (first, second) = (queues.join(KEY, None), queues.join(KEY, None));
+        let (first, second) = (queues.join(KEY, None, 1), queues.join(KEY, None, 1));
         assert!(asks(&first));
         wake_up(&queues);
         first.leave_granted(Leaving::Exclusive, after(LATE));
@@ -60,7 +60,7 @@ fn a_wake_up_during_a_grant_is_for_the_next_waiter() {
 #[test]
 fn after_an_undisturbed_grant_the_next_waiter_sleeps() {
     let queues = queues();
-    let (first, second) = (queues.join(KEY, None), queues.join(KEY, None));
+    let (first, second) = (queues.join(KEY, None, 1), queues.join(KEY, None, 1));
     queues.changed(KEY);
     assert!(asks(&first));
     first.leave_granted(Leaving::Exclusive, after(LATE));
@@ -72,7 +72,7 @@ fn after_an_undisturbed_grant_the_next_waiter_sleeps() {
 #[test]
 fn a_head_in_a_request_retries_when_all_are_woken() {
     let queues = queues();
-    let first = queues.join(KEY, None);
+    let first = queues.join(KEY, None, 1);
     assert!(asks(&first));
     queues.all_may_have_changed();
     first.refused(Some(after(LATE)));
@@ -84,7 +84,7 @@ fn a_head_in_a_request_retries_when_all_are_woken() {
 #[test]
 fn the_next_waiter_retries_when_the_previous_lease_expires() {
     let queues = queues();
-    let (first, second) = (queues.join(KEY, None), queues.join(KEY, None));
+    let (first, second) = (queues.join(KEY, None, 1), queues.join(KEY, None, 1));
     assert!(asks(&first));
     let end = after(SOON);
     first.leave_granted(Leaving::Exclusive, end);
@@ -95,7 +95,7 @@ fn the_next_waiter_retries_when_the_previous_lease_expires() {
 #[test]
 fn the_next_waiter_retries_when_a_handed_over_lease_expires() {
     let queues = queues();
-    let (first, second) = (queues.join(KEY, Some(())), queues.join(KEY, Some(())));
+    let (first, second) = (queues.join(KEY, Some(()), 1), queues.join(KEY, Some(()), 1));
     assert!(asks(&first));
     first.refused(None);
     let end = after(SOON);
@@ -108,7 +108,7 @@ fn the_next_waiter_retries_when_a_handed_over_lease_expires() {
 #[test]
 fn an_unused_wake_up_of_a_handed_over_head_is_for_the_next_waiter() {
     let queues = queues();
-    let (first, second) = (queues.join(KEY, Some(())), queues.join(KEY, Some(())));
+    let (first, second) = (queues.join(KEY, Some(()), 1), queues.join(KEY, Some(()), 1));
     assert!(asks(&first));
     first.refused(None);
     queues.changed(KEY);
@@ -122,7 +122,7 @@ fn an_unused_wake_up_of_a_handed_over_head_is_for_the_next_waiter() {
 #[test]
 fn the_next_waiter_repeats_an_unanswered_attempt_of_a_handed_over_head() {
     let queues = queues();
-    let (first, second) = (queues.join(KEY, Some(())), queues.join(KEY, Some(())));
+    let (first, second) = (queues.join(KEY, Some(()), 1), queues.join(KEY, Some(()), 1));
     assert!(asks(&first));
     hand_over(&queues, after(LATE));
     first.failed(None, after(SOON));
@@ -137,7 +137,7 @@ fn the_next_waiter_repeats_an_unanswered_attempt_of_a_handed_over_head() {
 #[test]
 fn a_lease_made_for_a_waiter_that_left_comes_back() {
     let queues = queues();
-    let (first, second) = (queues.join(KEY, Some(())), queues.join(KEY, Some(())));
+    let (first, second) = (queues.join(KEY, Some(()), 1), queues.join(KEY, Some(()), 1));
     let taker = queues.next_taker(KEY).unwrap();
     assert!(first.leave_with_what_was_handed().is_none());
     let lease = Arc::new(());
@@ -148,7 +148,7 @@ fn a_lease_made_for_a_waiter_that_left_comes_back() {
 #[test]
 fn a_lease_handed_to_a_waiter_with_a_server_grant_is_dropped() {
     let queues = queues();
-    let first = queues.join(KEY, Some(()));
+    let first = queues.join(KEY, Some(()), 1);
     assert!(asks(&first));
     let handed = hand_over(&queues, after(LATE));
     assert!(handed.upgrade().is_some());
@@ -160,7 +160,7 @@ fn a_lease_handed_to_a_waiter_with_a_server_grant_is_dropped() {
 #[test]
 fn a_lease_handed_to_a_waiter_that_gives_up_is_kept_for_it() {
     let queues = queues();
-    let first = queues.join(KEY, Some(()));
+    let first = queues.join(KEY, Some(()), 1);
     assert!(asks(&first));
     first.refused(None);
     let handed = hand_over(&queues, after(LATE));
@@ -182,7 +182,7 @@ fn hold(stood_in_queue: bool) -> PastHold {
 fn a_thread_that_reacquires_at_once_yields_after_four_holds_if_others_were_seen() {
     for others in [false, true] {
         let queues = queues();
-        let first = queues.join(KEY, None);
+        let first = queues.join(KEY, None, 1);
         assert!(asks(&first));
         if others {
             first.refused(None);
@@ -196,7 +196,7 @@ fn a_thread_that_reacquires_at_once_yields_after_four_holds_if_others_were_seen(
         }
         assert_eq!(queues.asks_after(KEY, LATE).is_some(), !others);
         assert!(queues.asks_after(KEY, Duration::ZERO).is_some() && queues.is_empty());
-        let again = queues.join(KEY, None);
+        let again = queues.join(KEY, None, 1);
         assert!(asks(&again));
     }
 }

@@ -2,8 +2,10 @@
 //! machine: stateright explores every order of its events. The queues are the production code; the
 //! connections and the server follow the rules of `server/` and of Redis' tracking.
 //!
-//! The promise: no thread sleeps while its lock is free. When nothing more happens by itself (no
-//! command, reply, notification or near moment), a lock with a waiter is held. A release, a waiter
+//! The promise: no thread sleeps while its lock, or a permit of it, is free. When nothing more
+//! happens by itself (no command, reply, notification or near moment), a lock with a waiter is held,
+//! or all of its permits. The threads that ask at a time share a write, whose commands are executed,
+//! and whose replies are received, in any order. A release, a waiter
 //! that gives up, the end of a lease and a new waiter do not happen by themselves: none of them has
 //! to.
 //!
@@ -46,15 +48,24 @@ enum Wakes {
     InTwoSteps,
 }
 
+/// A rule: what a grant says about the permits that are left, or does not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GrantSays {
+    HowManyAreFree,
+    Nothing,
+}
+
 #[derive(Clone, Copy)]
 struct Rules {
     passes_on: PassesOn,
+    grant_says: GrantSays,
     loss_is_told: LossIsTold,
     wakes: Wakes,
 }
 
 const IN_FORCE: Rules = Rules {
     passes_on: PassesOn::Yes,
+    grant_says: GrantSays::HowManyAreFree,
     loss_is_told: LossIsTold::ByWhoeverFindsOut,
     wakes: Wakes::InOneStep,
 };
@@ -64,6 +75,8 @@ struct World {
     rules: Rules,
     /// The lock that each thread wants.
     wants: &'static [Lock],
+    /// The number of permits of each lock.
+    permits: u32,
     /// The first threads, this many, may give up.
     givers_up: usize,
     /// The number of times that each event may happen.
@@ -78,6 +91,7 @@ impl World {
         Self {
             rules,
             wants,
+            permits: 1,
             givers_up: 1,
             deletions: 1,
             shared_losses: 0,
@@ -124,6 +138,19 @@ fn no_waiter_sleeps_beside_a_free_lock_after_lost_connections() {
 }
 
 #[test]
+fn no_waiter_sleeps_beside_a_free_permit() {
+    holds(World {
+        permits: 2,
+        ..World::of(&[0, 0, 0], IN_FORCE)
+    });
+    holds(World {
+        permits: 2,
+        shared_losses: 1,
+        ..World::of(&[0, 0], IN_FORCE)
+    });
+}
+
+#[test]
 #[ignore = "half a minute: `cargo test --release --manifest-path tests/models/Cargo.toml model -- --ignored`"]
 fn no_waiter_sleeps_beside_a_free_lock_in_a_larger_model() {
     holds(World {
@@ -143,6 +170,18 @@ fn the_model_finds_a_wake_up_lost_with_the_head() {
         ..IN_FORCE
     };
     is_found(rules, |rules| World::of(&[0, 0], rules));
+}
+
+#[test]
+fn the_model_finds_a_permit_that_a_grant_does_not_speak_of() {
+    let rules = Rules {
+        grant_says: GrantSays::Nothing,
+        ..IN_FORCE
+    };
+    is_found(rules, |rules| World {
+        permits: 2,
+        ..World::of(&[0, 0], rules)
+    });
 }
 
 #[test]

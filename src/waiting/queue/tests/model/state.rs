@@ -36,14 +36,23 @@ pub(super) enum Phase {
     InQueue,
     /// Waits for the waiters' connection.
     Asking,
-    /// Has sent an attempt on it.
+    /// Has sent an attempt on it, in a write with the others that asked.
     Sent(Sent),
     /// The server has answered.
-    Answered(Sent, bool),
+    Answered(Sent, Answer),
+    /// Another thread has found out that the connection is lost.
+    Unanswered,
     Holding(Token),
     /// The server has executed the release.
     Released,
     Gone,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Answer {
+    Refused,
+    /// So many permits are left, by the answer with this number.
+    Granted(u32, u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,7 +67,6 @@ pub(super) struct Shared {
     pub(super) is_open: bool,
     /// Lost, but not noticed yet.
     pub(super) is_broken: bool,
-    pub(super) used_by: Option<Thread>,
     /// The notified listener.
     pub(super) told: Option<u8>,
 }
@@ -74,7 +82,10 @@ pub(super) struct State {
     pub(super) listener: Option<u8>,
     /// The id of the listener that the server knows.
     pub(super) listens: Option<u8>,
-    pub(super) held_by: [Option<Token>; 2],
+    /// The holders of each lock, as many as it has permits at most.
+    pub(super) held_by: [Vec<Token>; 2],
+    /// The number of permits that were granted so far.
+    pub(super) grants: u32,
     /// The next change is notified.
     pub(super) tracked: [bool; 2],
     pub(super) messages: VecDeque<Lock>,
@@ -86,8 +97,20 @@ pub(super) struct State {
 
 impl State {
     /// The server deletes the lock, and notifies if requested.
-    pub(super) fn free(&mut self, lock: Lock) {
-        self.held_by[lock] = None;
+    pub(super) fn delete(&mut self, lock: Lock) {
+        self.held_by[lock].clear();
+        self.has_changed(lock);
+    }
+
+    /// The server executes a release, and notifies if requested.
+    pub(super) fn free(&mut self, lock: Lock, token: Token) {
+        if let Some(place) = self.held_by[lock].iter().position(|held| *held == token) {
+            self.held_by[lock].remove(place);
+            self.has_changed(lock);
+        }
+    }
+
+    fn has_changed(&mut self, lock: Lock) {
         let is_told = mem::take(&mut self.tracked[lock]);
         if is_told && self.listens.is_some() && self.shared.told == self.listens {
             self.messages.push_back(lock);
@@ -100,9 +123,20 @@ impl State {
         }
     }
 
+    /// True if a thread waits for an answer on the connection.
+    pub(super) fn is_used(&self) -> bool {
+        let is_out = |phase: &Phase| matches!(phase, Phase::Sent(_) | Phase::Answered(..));
+        self.threads.iter().any(is_out)
+    }
+
     /// The loss of the connection was noticed.
     pub(super) fn shared_is_lost(&mut self, rules: Rules, found_by_heartbeat: bool) {
         self.shared = Shared::default();
+        for phase in &mut self.threads {
+            if matches!(phase, Phase::Sent(_) | Phase::Answered(..)) {
+                *phase = Phase::Unanswered;
+            }
+        }
         if found_by_heartbeat || rules.loss_is_told == LossIsTold::ByWhoeverFindsOut {
             self.all_may_have_changed();
         }

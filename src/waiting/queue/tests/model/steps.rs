@@ -6,7 +6,9 @@ use stateright::Property;
 
 use super::{
     super::here,
-    state::{LEASE, Lock, PAUSE, Phase, START, Sent, Shared, State, Thread, Token, end, ticket},
+    state::{
+        Answer, LEASE, Lock, PAUSE, Phase, START, Sent, Shared, State, Thread, Token, end, ticket,
+    },
     *,
 };
 
@@ -23,7 +25,7 @@ pub(super) enum Action {
     LoseListener,
     // These happen by themselves.
     Wake(Thread),
-    Send(Thread),
+    Send,
     Execute(Thread),
     Receive(Thread),
     WakeAfterRelease(Thread),
@@ -69,36 +71,63 @@ impl World {
         };
     }
 
-    /// An attempt goes out, on a new connection if there is none.
-    fn send(state: &mut State, thread: Thread) {
+    /// All attempts that wait go out in one write, on a new connection if there is none.
+    fn send(state: &mut State) -> Option<()> {
+        if !state.threads.contains(&Phase::Asking) || state.is_used() {
+            return None;
+        }
         let on_new_connection = !state.shared.is_open;
         state.shared.is_open = true;
-        state.shared.used_by = Some(thread);
         if state.listener.is_some() {
             state.shared.told = state.listener;
         }
-        state.threads[thread] = Phase::Sent(Sent {
-            tracked: state.listener.is_some(),
-            on_new_connection,
-        });
+        for phase in &mut state.threads {
+            if *phase == Phase::Asking {
+                *phase = Phase::Sent(Sent {
+                    tracked: state.listener.is_some(),
+                    on_new_connection,
+                });
+            }
+        }
+        Some(())
     }
 
     fn execute(&self, state: &mut State, thread: Thread, sent: Sent) {
         let lock = self.wants[thread];
-        let held_by = state.held_by[lock].get_or_insert(Token::Of(thread));
-        let is_granted = *held_by == Token::Of(thread);
+        let (ours, held_by) = (Token::Of(thread), &mut state.held_by[lock]);
+        let permits = self.permits as usize;
+        let is_held = held_by.contains(&ours);
+        let answer = if is_held || held_by.len() < permits {
+            held_by.extend((!is_held).then_some(ours));
+            state.grants += u32::from(self.permits > 1);
+            let more = u32::try_from(permits - held_by.len()).unwrap();
+            Answer::Granted(more, state.grants)
+        } else {
+            Answer::Refused
+        };
         // The script reads the key last.
         state.tracked[lock] = sent.tracked;
-        state.threads[thread] = Phase::Answered(sent, is_granted);
+        state.threads[thread] = Phase::Answered(sent, answer);
     }
 
-    fn receive(&self, state: &mut State, thread: Thread, sent: Sent, is_granted: bool) {
-        state.shared.used_by = None;
+    /// The way in which a thread leaves that was granted the lock.
+    fn leaving(&self, more: u32, number: u32) -> Leaving {
+        let says_it = self.rules.grant_says == GrantSays::HowManyAreFree;
+        match self.permits {
+            1 => Leaving::Exclusive,
+            _ => Leaving::Shared {
+                more: if says_it { more } else { 0 },
+                answered: *START + Duration::from_nanos(number.into()),
+            },
+        }
+    }
+
+    fn receive(&self, state: &mut State, thread: Thread, sent: Sent, answer: Answer) {
         if sent.on_new_connection && self.rules.loss_is_told == LossIsTold::ByWhoeverOpensTheNext {
             state.all_may_have_changed();
         }
-        if is_granted {
-            self.leave(state, thread, Leaving::Exclusive);
+        if let Answer::Granted(more, number) = answer {
+            self.leave(state, thread, self.leaving(more, number));
             return;
         }
         let ask_again = if sent.tracked { end() } else { *START + PAUSE };
@@ -108,7 +137,9 @@ impl World {
 
     /// A thread that waited for a reply on the connection notices that it is lost.
     fn fail(&self, state: &mut State, thread: Thread) {
-        state.shared_is_lost(self.rules, false);
+        if state.threads[thread] != Phase::Unanswered {
+            state.shared_is_lost(self.rules, false);
+        }
         state.queues[self.wants[thread]].unanswered(ticket(thread), *START + PAUSE, None);
         state.threads[thread] = Phase::InQueue;
     }
@@ -153,9 +184,10 @@ impl World {
                 actions.push(Wake(thread));
                 actions.extend((thread < self.givers_up).then_some(GiveUp(thread)));
             }
-            Phase::Asking if state.shared.used_by.is_none() => actions.push(Send(thread)),
             Phase::Sent(_) if !state.shared.is_broken => actions.push(Execute(thread)),
-            Phase::Sent(_) | Phase::Answered(..) => actions.push(Receive(thread)),
+            Phase::Sent(_) | Phase::Answered(..) | Phase::Unanswered => {
+                actions.push(Receive(thread));
+            }
             Phase::Holding(_) => {
                 actions.push(Release(thread));
                 let may = state.hand_overs < self.hand_overs;
@@ -164,7 +196,7 @@ impl World {
             Phase::Released => actions.push(WakeAfterRelease(thread)),
             // It gave up before it knew that it has the lock: the watchdog's thread releases the
             // lock.
-            Phase::Gone if state.held_by[lock] == Some(Token::Of(thread)) => {
+            Phase::Gone if state.held_by[lock].contains(&Token::Of(thread)) => {
                 let is_handed = state.threads.contains(&Phase::Holding(Token::Of(thread)));
                 let is_on_its_way = (state.queues[lock].handed.iter())
                     .any(|(_, lease)| *lease == Token::Of(thread));
@@ -184,7 +216,8 @@ impl World {
     }
 
     fn nobody_sleeps(&self, state: &State) -> bool {
-        let sleeps = |lock: Lock| state.held_by[lock].is_none() && state.queues[lock].len() > 0;
+        let is_free = |lock: Lock| state.held_by[lock].len() < self.permits as usize;
+        let sleeps = |lock: Lock| is_free(lock) && state.queues[lock].len() > 0;
         !(0..2).any(sleeps) || self.goes_on(state)
     }
 }
@@ -201,7 +234,15 @@ impl Model for World {
             shared: Shared::default(),
             listener: Some(0),
             listens: Some(0),
-            held_by: [0, 1].map(|lock| self.wants.contains(&lock).then_some(Token::Elsewhere)),
+            held_by: [0, 1].map(|lock| {
+                let holders = if self.wants.contains(&lock) {
+                    self.permits
+                } else {
+                    0
+                };
+                vec![Token::Elsewhere; holders as usize]
+            }),
+            grants: 0,
             tracked: [false; 2],
             messages: VecDeque::new(),
             deletions: 0,
@@ -216,10 +257,13 @@ impl Model for World {
             self.of_thread(state, thread, actions);
         }
         for lock in 0..2 {
-            match state.held_by[lock] {
-                Some(Token::Elsewhere) => actions.push(Action::ReleaseElsewhere(lock)),
-                Some(_) if state.deletions < self.deletions => actions.push(Action::Delete(lock)),
-                _ => {}
+            let held_by = &state.held_by[lock];
+            if held_by.contains(&Token::Elsewhere) {
+                actions.push(Action::ReleaseElsewhere(lock));
+            }
+            let is_ours = held_by.iter().any(|held| *held != Token::Elsewhere);
+            if (is_ours || self.permits > 1) && !held_by.is_empty() {
+                actions.extend((state.deletions < self.deletions).then_some(Action::Delete(lock)));
             }
         }
         if state.shared.is_open
@@ -232,6 +276,7 @@ impl Model for World {
             actions.push(Action::LoseListener);
         }
         actions.extend([
+            Action::Send,
             Action::Tell,
             Action::WakeChosen,
             Action::Heartbeat,
@@ -245,7 +290,7 @@ impl Model for World {
         let state = &mut next;
         match action {
             Action::Join(thread) => {
-                state.queues[self.wants[thread]].join(ticket(thread), thread, *START);
+                state.queues[self.wants[thread]].join(ticket(thread), thread, self.permits, *START);
                 state.threads[thread] = Phase::InQueue;
             }
             Action::GiveUp(thread) => self.leave(state, thread, Leaving::WithoutLock),
@@ -258,21 +303,21 @@ impl Model for World {
                     Step::Sleep(_) => return None,
                 }
             }
-            Action::Send(thread) => Self::send(state, thread),
+            Action::Send => Self::send(state)?,
             Action::Execute(thread) => match state.threads[thread] {
                 Phase::Sent(sent) => self.execute(state, thread, sent),
                 _ => return None,
             },
             Action::Receive(thread) => match state.threads[thread] {
+                Phase::Unanswered => self.fail(state, thread),
                 _ if state.shared.is_broken => self.fail(state, thread),
-                Phase::Answered(sent, is_granted) => self.receive(state, thread, sent, is_granted),
+                Phase::Answered(sent, answer) => self.receive(state, thread, sent, answer),
                 _ => return None,
             },
             Action::Release(thread) => {
                 let lock = self.wants[thread];
-                if matches!(state.threads[thread], Phase::Holding(token) if state.held_by[lock] == Some(token))
-                {
-                    state.free(lock);
+                if let Phase::Holding(token) = state.threads[thread] {
+                    state.free(lock, token);
                 }
                 state.threads[thread] = Phase::Released;
             }
@@ -284,11 +329,11 @@ impl Model for World {
                 state.queues[self.wants[thread]].released(*START, &here());
                 state.threads[thread] = Phase::Gone;
             }
-            Action::GiveBack(thread) => state.free(self.wants[thread]),
-            Action::ReleaseElsewhere(lock) => state.free(lock),
+            Action::GiveBack(thread) => state.free(self.wants[thread], Token::Of(thread)),
+            Action::ReleaseElsewhere(lock) => state.free(lock, Token::Elsewhere),
             Action::Delete(lock) => {
                 state.deletions += 1;
-                state.free(lock);
+                state.delete(lock);
             }
             Action::LoseShared => {
                 state.shared_losses += 1;
@@ -296,10 +341,7 @@ impl Model for World {
                 state.tracked = [false; 2];
             }
             Action::Heartbeat => {
-                if !state.somebody_waits()
-                    || state.shared.used_by.is_some()
-                    || !state.shared.is_broken
-                {
+                if !state.somebody_waits() || state.is_used() || !state.shared.is_broken {
                     return None;
                 }
                 state.shared_is_lost(self.rules, true);
