@@ -1,16 +1,16 @@
 //! The shortest use of the book's functions: a job that must not run twice at once.
 //!
-//! `cargo run --example book_lock [redis://127.0.0.1/]`
+//! `cargo run --example book_lock [redis://…]`
 #![allow(clippy::print_stdout, reason = "a command-line program")]
+
+mod at_hand;
 
 use std::time::Duration;
 
 use leasehold::{Pool, acquire_lock_with_timeout, release_lock};
 
 fn main() -> anyhow::Result<()> {
-    let url = std::env::args()
-        .nth(1)
-        .unwrap_or("redis://127.0.0.1/".into());
+    let (url, _server) = at_hand::server()?;
 
     let pool = Pool::connect(&url)?;
     let mut conn = pool.get()?;

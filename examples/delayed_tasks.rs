@@ -1,6 +1,6 @@
 //! Delayed tasks, each locked while it is moved into the queue: section 6.4.2 of the book.
 //!
-//! `cargo run --example delayed_tasks [redis://127.0.0.1/]`
+//! `cargo run --example delayed_tasks [redis://…]`
 //!
 //! A sorted set holds the tasks by due time. Several workers poll it; a worker that finds a due
 //! task locks it, moves it into the queue, and releases the lock.
@@ -14,6 +14,8 @@
 //! that dies in between loses the task. Here both are one transaction, which is executed only while
 //! the lock is still held.
 #![allow(clippy::print_stdout, reason = "a command-line program")]
+
+mod at_hand;
 
 use std::{
     thread,
@@ -57,9 +59,7 @@ struct Ran {
 }
 
 fn main() -> anyhow::Result<()> {
-    let url = std::env::args()
-        .nth(1)
-        .unwrap_or("redis://127.0.0.1/".into());
+    let (url, _server) = at_hand::server()?;
 
     let pool = Pool::connect(&url)?;
     let mut conn = pool.get()?;

@@ -1,12 +1,14 @@
 //! One of several processes leads. The others wait until it exits, dies or is paused.
 //!
-//! `cargo run --example leader [redis://127.0.0.1/]`
+//! `cargo run --example leader [redis://…]`
 //!
 //! Start it in several terminals, and stop the leader with Ctrl-C or `kill` (it hands over at
 //! once),
 //! `kill -9` (another one leads after the lease), or `kill -STOP` and later `kill -CONT` (it
 //! notices that another one leads, and waits again).
 #![allow(clippy::print_stdout, reason = "a command-line program")]
+
+mod at_hand;
 
 use std::time::{Duration, SystemTime};
 
@@ -18,9 +20,7 @@ const LEASE: Duration = Duration::from_secs(3);
 const STEP: Duration = Duration::from_millis(100);
 
 fn main() -> anyhow::Result<()> {
-    let url = std::env::args()
-        .nth(1)
-        .unwrap_or("redis://127.0.0.1/".into());
+    let (url, _server) = at_hand::server()?;
 
     let stop = Cancel::new();
     let at_signal = stop.clone();

@@ -1,8 +1,10 @@
 //! Lock metrics for Prometheus: the threads that wait and hold now, their wait and hold times, and
 //! the outcomes.
 //!
-//! `cargo run --example metrics [redis://127.0.0.1/]`
+//! `cargo run --example metrics [redis://…]`
 #![allow(clippy::print_stdout, reason = "a command-line program")]
+
+mod at_hand;
 
 use std::{
     collections::BTreeMap,
@@ -103,9 +105,7 @@ impl Events for Metrics {
 }
 
 fn main() -> anyhow::Result<()> {
-    let url = std::env::args()
-        .nth(1)
-        .unwrap_or("redis://127.0.0.1/".into());
+    let (url, _server) = at_hand::server()?;
     let metrics = Arc::new(Metrics::default());
     let locks = Locks::connect(&url)?.with(Options::new().events(metrics.clone()));
 

@@ -1,6 +1,6 @@
 //! A job that every host starts at night and only one of them runs.
 //!
-//! `cargo run --example once_a_night [redis://127.0.0.1/]`
+//! `cargo run --example once_a_night [redis://…]`
 //!
 //! On each host, by cron: `0 3 * * * once_a_night redis://locks.example/`
 #![allow(
@@ -9,6 +9,8 @@
     reason = "a command-line program"
 )]
 
+mod at_hand;
+
 use std::time::Duration;
 
 use leasehold::{Error, Lease, Locks, Once};
@@ -16,9 +18,7 @@ use leasehold::{Error, Lease, Locks, Once};
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn main() -> anyhow::Result<()> {
-    let url = std::env::args()
-        .nth(1)
-        .unwrap_or("redis://127.0.0.1/".into());
+    let (url, _server) = at_hand::server()?;
 
     let locks = Locks::connect(&url)?;
     let lock = locks.lock("report:nightly");

@@ -1,11 +1,13 @@
 //! Limits requests to a partner's API to three at once, across twenty threads in two processes; one
 //! process is killed.
 //!
-//! `cargo run --example partner_api [redis://127.0.0.1/]`
+//! `cargo run --example partner_api [redis://…]`
 //!
 //! Draws which thread held which of the three permits, and checks that no more than three were ever
 //! held, and that each permit of the killed process became free when its lease ended.
 #![allow(clippy::print_stdout, reason = "a command-line program")]
+
+mod at_hand;
 
 use std::{
     env,
@@ -52,7 +54,7 @@ struct Hold {
 type Row = Vec<Hold>;
 
 fn main() -> anyhow::Result<()> {
-    let url = env::args().nth(1).unwrap_or("redis://127.0.0.1/".into());
+    let (url, _server) = at_hand::server()?;
     let locks = Locks::connect(&url)?;
     if let Ok(name) = env::var(SHARED) {
         return be_the_second_process(&locks.semaphore(&name, PERMITS));

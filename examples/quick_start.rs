@@ -1,16 +1,16 @@
 //! Runs a job under a lock that renews itself, so that the job never runs twice at once.
 //!
-//! `cargo run --example quick_start [redis://127.0.0.1/]`
+//! `cargo run --example quick_start [redis://…]`
 #![allow(clippy::print_stdout, reason = "a command-line program")]
+
+mod at_hand;
 
 use std::time::Duration;
 
 use leasehold::Locks;
 
 fn main() -> anyhow::Result<()> {
-    let url = std::env::args()
-        .nth(1)
-        .unwrap_or("redis://127.0.0.1/".into());
+    let (url, _server) = at_hand::server()?;
 
     let locks = Locks::connect(&url)?;
     let lease = locks

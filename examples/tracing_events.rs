@@ -1,6 +1,8 @@
 //! Logs lock events with `tracing`: contention, a lost lock, and an unreachable server.
 //!
-//! `cargo run --features tracing --example tracing_events [redis://127.0.0.1/]`
+//! `cargo run --features tracing --example tracing_events [redis://…]`
+
+mod at_hand;
 
 use std::{
     sync::{
@@ -28,9 +30,7 @@ fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .with_max_level(Level::TRACE)
         .init();
-    let url = std::env::args()
-        .nth(1)
-        .unwrap_or("redis://127.0.0.1/".into());
+    let (url, _server) = at_hand::server()?;
 
     let options = Options::new().lease(Duration::from_secs(3));
     let options = options.events(Arc::new(TracingEvents::new()));

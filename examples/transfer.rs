@@ -1,7 +1,7 @@
 //! Eight threads in two processes move money between accounts, in any direction, and one of the
 //! processes is killed in the middle of a transfer.
 //!
-//! `cargo run --example transfer [redis://127.0.0.1/]`
+//! `cargo run --example transfer [redis://…]`
 //!
 //! A transfer holds the locks of both accounts. If each thread took them in its own order, two
 //! transfers in opposite directions could deadlock, each waiting for the other until it times out.
@@ -16,6 +16,8 @@
     clippy::print_stdout,
     reason = "a command-line program"
 )]
+
+mod at_hand;
 
 use std::{
     env,
@@ -47,7 +49,7 @@ const ALONE: Duration = Duration::from_secs(2);
 const BANK: &str = "LEASEHOLD_TRANSFER_BANK";
 
 fn main() -> Result<()> {
-    let url = env::args().nth(1).unwrap_or("redis://127.0.0.1/".into());
+    let (url, _server) = at_hand::server()?;
 
     if let Ok(name) = env::var(BANK) {
         return Bank::open(&url, name)?.work_until_killed();

@@ -3,22 +3,28 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
+//!
 //! use leasehold::Locks;
 //!
-//! let locks = Locks::connect("redis://127.0.0.1/")?;
-//! let lease = locks.lock("report:daily").acquire(Duration::from_secs(30))?;
-//! for chapter in 1..=3 {
-//!     lease.check()?; // fails if the lock was lost: stop, someone else may hold it
-//!     println!("writing chapter {chapter}; no one else can, however long it takes");
+//! fn main() -> leasehold::Result<()> {
+//!     let locks = Locks::connect("redis://127.0.0.1/")?;
+//!     let lease = locks.lock("report:daily").acquire(Duration::from_secs(30))?;
+//!     for chapter in 1..=3 {
+//!         lease.check()?; // fails if the lock was lost: stop, someone else may hold it
+//!         println!("writing chapter {chapter}; no one else can, however long it takes");
+//!     }
+//!     lease.release()
 //! }
-//! lease.release()?;
-//! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
 //! The lease renews itself while it is held, and ends at most 10 s after its process dies. A
 //! process that was paused for longer may still believe that it holds the lock: write with
-//! [`Lease::commit`] or [`Lease::transaction`], or let the resource check the [`FencingToken`]. In
-//! the repository, `docs/guarantees.md` lists each promise and what breaks it.
+//! [`Lease::commit`] or [`Lease::transaction`], or let the resource check the [`FencingToken`]. A
+//! wait is longer than a lease, so that it outlasts a holder that has died.
+//!
+//! Pages: [what each lock promises, and what breaks it](docs::guarantees), [how to use
+//! it](docs::guide), [each kind of lock](docs::recipes), [what to do with an error](docs::errors),
+//! [servers](docs::servers), [the program `lockrun`](docs::lockrun), [a course](docs::course).
 //!
 //! # Running jobs
 //!
@@ -34,11 +40,11 @@
 //! | read, decide and write | [`Lease::transaction`] |
 //! | retry a write that got no reply, without doing it twice | [`Lease::commit_once`] |
 //! | detect the loss of a lock | [`Lease::check`], [`LostSignal`] |
-//! | elect a leader | [`Lock::acquire`], as in `examples/leader.rs` |
+//! | elect a leader, and tell its address | [`Lock::acquire`]: [how](docs::guide#leader) |
 //! | cancel a wait, at Ctrl-C or from another thread | [`Cancel`] |
 //! | set the lease, the prefix, replicas, hooks | [`Options`] |
 //! | pass a lock to another process | [`Lease::detach`], [`Lock::adopt`] |
-//! | test without a server | the feature `testing` |
+//! | test without a server | the feature `testing`: [how](docs::guide#testing-without-a-server) |
 //!
 //! # The functions of *Redis in Action*
 //!
@@ -53,14 +59,8 @@
 //! | renewal of what these functions acquire | [`Watchdog`] |
 //!
 //! The functions take a `&mut redis::Connection`: from [`Pool::get`], from your own
-//! `r2d2::Pool<redis::Client>`, or a plain one. They do not accept a [`redis::Client`], which opens
-//! a connection for each command, so a `WATCH` would protect nothing:
-//!
-//! ```compile_fail
-//! # use std::time::Duration;
-//! let mut client = leasehold::redis::Client::open("redis://127.0.0.1/").unwrap();
-//! leasehold::acquire_lock(&mut client, "report", Duration::from_secs(1));
-//! ```
+//! `r2d2::Pool<redis::Client>`, or a plain one. [The page on the book](docs::book) compares them
+//! with it, call by call.
 //!
 //! # Operating it
 //!
@@ -70,12 +70,9 @@
 //! | list the locks that are held | [`Locks::held`] |
 //! | check what a server offers | [`Probe`] |
 //! | count or log what happens | [`Events`]; for `tracing` the feature `tracing` |
-//! | handle an error | [`Error`], `docs/errors.md` |
-//! | run a command under a lock | the program `lockrun`, `docs/lockrun.md` |
-//! | choose and configure servers | `docs/servers.md` |
-//!
-//! `docs/course.md` explains in eleven lessons why locks are hard. `docs/recipes.md` describes each
-//! kind of lock.
+//! | handle an error | [`Error`]: [what to do with each](docs::errors) |
+//! | run a command under a lock | [the program `lockrun`](docs::lockrun) |
+//! | choose and configure servers | [servers](docs::servers) |
 //!
 //! # Features
 //!
@@ -96,7 +93,7 @@
 //! - **Async code**: acquire, work and release inside one `tokio::task::spawn_blocking`. Dropping a
 //!   lease elsewhere blocks a thread of the runtime.
 //! - **Platforms**: tested on Linux. `lockrun` needs Unix.
-//! - **Rust 1.88** or later. A minor version may require a later Rust, but never a later one than
+//! - **Rust 1.95** or later. A minor version may require a later Rust, but never a later one than
 //!   redis requires. The crate is 0.x: an incompatible change raises the minor version, and so does
 //!   a new major version of redis or r2d2.
 // To change the crate, read docs/design.md, "Where things are": it describes each folder. The
@@ -108,6 +105,8 @@ pub mod book;
 mod cancel;
 #[cfg(feature = "cluster")]
 mod cluster;
+#[cfg(all(doc, not(doctest)))]
+pub mod docs;
 mod error;
 pub mod event;
 mod locks;

@@ -10,9 +10,18 @@
 //! | 6.3.2–6.3.4 | `acquire_fair_semaphore`, … | [`semaphore`] | `acquire_fair_semaphore.rs` |
 //! | the article | its read-write locks | [`article`] | `one_hash/`, `two_key/` |
 //!
-//! The crate's root re-exports the functions of the book. `docs/book.md` compares them line by
-//! line. [`lock`] also has functions that the book does not have, such as
+//! The crate's root re-exports the functions of the book. [A page](crate::docs::book) compares them
+//! line by line. [`lock`] also has functions that the book does not have, such as
 //! [`with_locks`](crate::with_locks).
+//!
+//! They do not accept a `redis::Client`, which opens a connection for each command, so a `WATCH`
+//! would protect nothing:
+//!
+//! ```compile_fail
+//! # use std::time::Duration;
+//! let mut client = leasehold::redis::Client::open("redis://127.0.0.1/").unwrap();
+//! leasehold::acquire_lock(&mut client, "report", Duration::from_secs(1));
+//! ```
 
 // Called by users only: no other room imports it. It imports `wire`, the transactions of `recipes`,
 // and rooms of plain values, but none of the kinds of lock in `recipes`. It has no mutex.

@@ -1,17 +1,18 @@
 //! A private redis-server or valkey-server from the PATH, on a free port, stopped on drop.
 
-// With a path, because examples include this file.
+// With paths, because examples include this file.
+#[path = "../../examples/at_hand/binary.rs"]
+mod binary;
 #[path = "server/port.rs"]
 mod port;
 
 use std::{
-    env,
     fs::{self, File},
     io::{self, BufRead, BufReader, Write},
     net::{Ipv4Addr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{LazyLock, Mutex, PoisonError},
+    sync::LazyLock,
     thread,
     time::{Duration, Instant},
 };
@@ -19,10 +20,9 @@ use std::{
 use anyhow::{Context, bail};
 use tempfile::TempDir;
 
+pub(crate) use binary::find_binary;
 pub use port::{Port, free_cluster_port, free_port, listener};
 
-/// The variable that names another binary.
-const BINARY: &str = "LEASEHOLD_REDIS_SERVER";
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// A running server.
@@ -210,18 +210,6 @@ impl Drop for Server {
     }
 }
 
-/// The server binary, checked to be a real one: a crate installs a toy under the same name.
-pub fn find_binary() -> anyhow::Result<String> {
-    let candidates = match env::var(BINARY) {
-        Ok(named) => vec![named],
-        Err(_) => vec!["redis-server".to_owned(), "valkey-server".to_owned()],
-    };
-    candidates
-        .into_iter()
-        .find(|candidate| is_real(candidate))
-        .context("no redis-server or valkey-server on the PATH: run .ci/setup, or install the package redis-server, redis or valkey")
-}
-
 /// True if the server was built with TLS. Otherwise prints once that TLS tests are skipped.
 pub fn has_tls() -> bool {
     static HAS_TLS: LazyLock<bool> = LazyLock::new(|| {
@@ -241,28 +229,6 @@ pub fn has_tls() -> bool {
         has_tls
     });
     *HAS_TLS
-}
-
-/// Cached per process: to ask for the version takes as long as to start the server.
-fn is_real(binary: &str) -> bool {
-    static REAL: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let mut real = REAL.lock().unwrap_or_else(PoisonError::into_inner);
-    if real.iter().any(|known| known == binary) {
-        return true;
-    }
-    let is_real = says_that_it_is(binary);
-    if is_real {
-        real.push(binary.to_owned());
-    }
-    is_real
-}
-
-fn says_that_it_is(binary: &str) -> bool {
-    let Ok(output) = Command::new(binary).arg("--version").output() else {
-        return false;
-    };
-    let version = String::from_utf8_lossy(&output.stdout);
-    version.starts_with("Redis server v=") || version.starts_with("Valkey server v=")
 }
 
 /// The server's log file.

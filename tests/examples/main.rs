@@ -10,6 +10,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod at_hand;
 mod delayed_tasks;
 mod leader;
 mod metrics;
