@@ -14,7 +14,7 @@ fn main() -> anyhow::Result<()> {
 
     let pool = Pool::connect(&url)?;
     let mut conn = pool.get()?;
-    let (wait, lease) = (Duration::from_secs(90), Duration::from_secs(60));
+    let (wait, lease) = (Duration::from_secs(90), Duration::from_mins(1));
     let Some(token) = acquire_lock_with_timeout(&mut conn, "report:daily", wait, lease)? else {
         anyhow::bail!("another process is writing the report");
     };

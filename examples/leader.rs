@@ -10,9 +10,12 @@
 
 mod at_hand;
 
-use std::time::{Duration, SystemTime};
+use std::{
+    process,
+    time::{Duration, SystemTime},
+};
 
-use leasehold::{Cancel, Error, Lease, Locks, Options};
+use leasehold::{Cancel, Error, Holder, Lease, Locks, Options, Owner};
 
 /// The time without a leader after the leader has died.
 const LEASE: Duration = Duration::from_secs(3);
@@ -25,9 +28,14 @@ fn main() -> anyhow::Result<()> {
     let stop = Cancel::new();
     let at_signal = stop.clone();
     ctrlc::set_handler(move || at_signal.cancel())?; // also SIGTERM: ctrlc's feature `termination`
-    let options = Options::new().lease(LEASE).cancel(&stop);
+    let address = format!("http://127.0.0.1:8080/{}", process::id()); // where others reach this one
+    let options = Options::new().owner(Owner::new(address)?);
+    let options = options.lease(LEASE).cancel(&stop);
     let lock = Locks::connect(&url)?.lock("leader").with(options);
-    let _state = lock.inspect()?; // fails now if the server cannot be reached; acquire would wait
+    // Fails now if the server cannot be reached; acquire would wait.
+    if let Some(address) = lock.inspect()?.holders().first().and_then(Holder::owner) {
+        println!("the leader is at {address}");
+    }
     while !stop.is_cancelled() {
         println!("waiting");
         let lease = match lock.acquire(Duration::MAX) {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use leasehold::{Error, Lease, Locks, Once};
 
-const HOUR: Duration = Duration::from_secs(3_600);
+const HOUR: Duration = Duration::from_hours(1);
 
 fn main() -> anyhow::Result<()> {
     let (url, _server) = at_hand::server()?;

@@ -13,9 +13,9 @@ use uuid::Uuid;
 use crate::error::{Error, Result};
 
 /// The longest lease.
-pub(crate) const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const MAX_LEASE: Duration = Duration::from_hours(24);
 /// The longest period of `run_once`: 31 days.
-pub(crate) const MAX_PERIOD: Duration = Duration::from_secs(31 * 24 * 60 * 60);
+pub(crate) const MAX_PERIOD: Duration = Duration::from_hours(744);
 
 pub(crate) fn now() -> Instant {
     Clock::REAL.now()
@@ -300,7 +300,7 @@ mod tests {
         #[test]
         fn no_wait_overflows(seconds in any::<u64>(), nanos in 0_u32..1_000_000_000) {
             let wait = Duration::new(seconds, nanos);
-            prop_assert!(Deadline::after(wait).remaining() >= wait.saturating_sub(Duration::from_secs(60)));
+            prop_assert!(Deadline::after(wait).remaining() >= wait.saturating_sub(Duration::from_mins(1)));
         }
     }
 

@@ -35,7 +35,7 @@ fn draw_panels(area: &Area<'_>, outcomes: &[Outcome]) -> anyhow::Result<()> {
         cells.any(|cell| cell.strategy == *strategy)
     };
     let entries = Strategy::ALL.into_iter().filter(drawn);
-    let entries = entries.map(|strategy| (color(strategy), strategy.name()));
+    let entries = entries.map(|strategy| (color(strategy), in_words(strategy)));
     drawing::legend(area, &entries.collect::<Vec<_>>(), (12, LEGEND - 14))?;
 
     let sold = |outcome: &Outcome| Some(per_second(outcome.sales.bought, outcome.seconds));
@@ -108,6 +108,16 @@ fn draw_panel(
         x += place;
     }
     Ok(())
+}
+
+/// The name of a strategy, and who advises it.
+fn in_words(strategy: Strategy) -> &'static str {
+    match strategy {
+        Strategy::Watch => "WATCH (book)",
+        Strategy::MarketLock => "market lock (book)",
+        Strategy::ItemLock => "item lock (recommended)",
+        Strategy::TwoLocks => "two locks",
+    }
 }
 
 fn color(strategy: Strategy) -> RGBColor {

@@ -35,7 +35,7 @@ pub(crate) fn draw(scenes: &[Scene]) -> anyhow::Result<String> {
     })
 }
 
-/// The bars that occur.
+/// The bars that occur, and the conflicts.
 fn legend(scenes: &[Scene]) -> Vec<(RGBColor, &'static str)> {
     let rows = || scenes.iter().flat_map(|scene| &scene.rows);
     let occurs = |bar| rows().any(|row| row.bars.iter().any(|(kind, _)| *kind == bar));
@@ -45,7 +45,11 @@ fn legend(scenes: &[Scene]) -> Vec<(RGBColor, &'static str)> {
         (Bar::Believes, "thinks it still holds it"),
     ];
     let occurring = all.into_iter().filter(|(bar, _)| occurs(*bar));
-    occurring.map(|(bar, text)| (color(bar), text)).collect()
+    let mut legend: Vec<_> = occurring.map(|(bar, text)| (color(bar), text)).collect();
+    if scenes.iter().any(|scene| !scene.conflicts.is_empty()) {
+        legend.push((RED, "two work at once"));
+    }
+    legend
 }
 
 fn height(scene: &Scene) -> i32 {

@@ -229,6 +229,17 @@ impl Options {
     ///
     /// The same owner can acquire a [reentrant](crate::Locks::reentrant) lock again; its default is
     /// the [thread](Owner::current_thread).
+    ///
+    /// ```no_run
+    /// use leasehold::{Holder, Locks, Options, Owner};
+    ///
+    /// let address = Owner::new("http://10.0.0.7:8080/")?;
+    /// let locks = Locks::connect("redis://127.0.0.1/")?.with(Options::new().owner(address));
+    /// // Any process finds the leader's address.
+    /// let leader = locks.lock("leader").inspect()?;
+    /// let address = leader.holders().first().and_then(Holder::owner);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn owner(self, owner: Owner) -> Self {
         self.and(move |settings| settings.owner = Some(owner.clone()))
     }

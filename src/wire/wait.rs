@@ -51,7 +51,7 @@ mod tests {
     fn waited(mut answers: Vec<RedisResult<Option<()>>>) -> Result<Option<()>> {
         let operation = Operation::new("acquire", "a");
         answers.reverse();
-        until_granted(operation, &Token::random(), Duration::from_secs(60), || {
+        until_granted(operation, &Token::random(), Duration::from_mins(1), || {
             answers.pop().unwrap()
         })
     }

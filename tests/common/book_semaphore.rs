@@ -207,7 +207,7 @@ impl SemaphoreClient for BookSemaphores {
         inside: &str,
         times: u32,
     ) -> anyhow::Result<i64> {
-        let (mut most, mut held, end) = (0, 0, Instant::now() + Duration::from_secs(60));
+        let (mut most, mut held, end) = (0, 0, Instant::now() + Duration::from_mins(1));
         while held < times {
             ensure!(
                 Instant::now() < end,

@@ -22,7 +22,7 @@ const FORM_LIMIT: Duration = Duration::from_secs(30);
 /// On a busy machine two nodes may be too slow to complete a handshake, and drop it.
 const INTRODUCED: Duration = Duration::from_secs(3);
 /// On a busy machine nodes suspect each other for a while.
-const WHOLE_LIMIT: Duration = Duration::from_secs(120);
+const WHOLE_LIMIT: Duration = Duration::from_mins(2);
 const FAILOVER_LIMIT: Duration = Duration::from_secs(20);
 
 /// The options of a cluster.

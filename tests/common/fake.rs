@@ -74,7 +74,7 @@ impl Fake {
     /// A sentinel that reports this port and configuration epoch for a master that has had its role
     /// for an hour. With port 0 its answer [trickles](TRICKLE).
     pub fn sentinel(answers: impl Fn() -> (u16, u64) + Send + 'static) -> Self {
-        Self::sentinel_since(Duration::from_secs(3_600), answers)
+        Self::sentinel_since(Duration::from_hours(1), answers)
     }
 
     /// A sentinel that also reports how long the master has had its role.

@@ -19,7 +19,7 @@ pub use sentinel::Sentinel;
 pub const MASTER: &str = "mymaster";
 const SENTINELS: usize = 3;
 /// The longest time for the group to form on a busy machine.
-const FORM_LIMIT: Duration = Duration::from_secs(120);
+const FORM_LIMIT: Duration = Duration::from_mins(2);
 const FAILOVER_LIMIT: Duration = Duration::from_secs(20);
 
 /// The options of a group.

@@ -100,7 +100,7 @@ fn halts() -> u64 {
     static COUNTING: Once = Once::new();
     COUNTING.call_once(|| {
         let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let long = Some(Duration::from_secs(3_600));
+        let long = Some(Duration::from_hours(1));
         silent.set_read_timeout(long).unwrap();
         thread::spawn(move || -> ! {
             loop {

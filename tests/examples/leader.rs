@@ -42,6 +42,12 @@ impl Process {
         process
     }
 
+    /// How another process finds it while it leads.
+    fn address(&self) -> String {
+        let process = self.child.id();
+        format!("the leader is at http://127.0.0.1:8080/{process}")
+    }
+
     fn signal(&self, name: &str) -> Instant {
         signal(self.child.id(), name).unwrap();
         Instant::now()
@@ -92,6 +98,7 @@ fn another_process_leads_after_the_leader_is_killed_halted_or_terminated() {
         assert!(comes_true(|| a.has_said("leading at")));
 
         let b = Process::start(&server);
+        assert!(b.has_said(&a.address()));
         let killed = a.signal("KILL");
         assert!(comes_true(|| b.has_said("leading at")));
         let after = killed.elapsed();
@@ -118,7 +125,7 @@ fn another_process_leads_after_the_leader_is_killed_halted_or_terminated() {
         let mut d = Process::start(&server);
         d.signal("TERM");
         d.ends_well();
-        assert_eq!(*d.said.lock().unwrap(), ["waiting"]);
+        assert_eq!(*d.said.lock().unwrap(), [b.address().as_str(), "waiting"]);
 
         let processes = [('a', &a), ('b', &b), ('c', &c)];
         let leads_at = |(name, process): (char, &Process)| {

@@ -28,7 +28,7 @@ fn a_waiting_host_does_the_job_after_the_first_fails() {
     let server = Server::start().unwrap();
     let mut watcher = server.connection().unwrap();
     let locks = Locks::connect(&server.url()).unwrap();
-    let (period, now) = (Duration::from_secs(60), Duration::ZERO);
+    let (period, now) = (Duration::from_mins(1), Duration::ZERO);
     let mut second = None;
     let first = locks.lock("report:nightly").run_once(period, now, |_| {
         let attempts = wait::calls(&mut watcher, "evalsha").unwrap();

@@ -22,7 +22,7 @@ use crate::{
     faults::kill,
 };
 
-pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const MINUTE: Duration = Duration::from_mins(1);
 
 fn is_tracked(line: &str) -> bool {
     line.contains("redir=") && !line.contains("redir=-1")

@@ -14,7 +14,7 @@ use redis::Commands;
 
 use crate::common::{MS, Server, hold::comes_true, wait::unless_halted};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Number of turns per thread in a crowd.
 const TURNS: usize = 10;
 

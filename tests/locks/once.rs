@@ -18,8 +18,8 @@ use crate::common::{
     wait::{at_once, unless_halted},
 };
 
-const HOUR: Duration = Duration::from_secs(3_600);
-const DAY: Duration = Duration::from_secs(24 * 3_600);
+const HOUR: Duration = Duration::from_hours(1);
+const DAY: Duration = Duration::from_hours(24);
 const MARK: &str = "{lock:a}:lease:ran";
 
 fn start() -> (Server, Lock, Connection) {

@@ -19,7 +19,7 @@ use crate::common::{
     wait::{at_once, calls, tracked_keys, unless_halted},
 };
 
-const HOUR: Duration = Duration::from_secs(3_600);
+const HOUR: Duration = Duration::from_hours(1);
 /// The milliseconds in a renewal by the holder; the watchdog's renewals are shorter.
 const AN_HOUR: &str = "3600000";
 

@@ -10,7 +10,7 @@ use crate::common::{
 };
 
 /// No test takes a third of it.
-const LEASE: Duration = Duration::from_secs(120);
+const LEASE: Duration = Duration::from_mins(2);
 /// A loss is reported sooner than by any renewal.
 const SOON: Duration = Duration::from_secs(5);
 

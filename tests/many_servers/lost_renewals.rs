@@ -17,9 +17,9 @@ use crate::common::{
 };
 
 /// Longer than any test.
-const LEASE: Duration = Duration::from_secs(600);
+const LEASE: Duration = Duration::from_mins(10);
 /// The watchdog renews after a third of this, which is longer than any test.
-const SHORT: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_mins(1);
 /// Enough for the first attempts on the new master.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// After the promotion, and before the renewal is repeated.

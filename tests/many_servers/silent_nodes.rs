@@ -100,7 +100,7 @@ fn a_required_replica_refuses_a_silent_masters_grant_to_a_plain_function() {
     let patient = Nodes::builder().io_timeout(Duration::from_secs(30));
     let patient = patient.connect(&cluster.url()).unwrap();
     let mut conn = patient.get_for(name).unwrap();
-    let lease = Duration::from_secs(60);
+    let lease = Duration::from_mins(1);
     cluster.nodes[0].freeze().unwrap();
     thread::scope(|scope| {
         let late = scope.spawn(|| {

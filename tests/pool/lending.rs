@@ -143,7 +143,7 @@ fn a_waiter_is_served_when_a_broken_connection_comes_back() {
     let mut admin = server.connection().unwrap();
     let pool = Pool::builder()
         .max_size(1)
-        .get_timeout(Duration::from_secs(60))
+        .get_timeout(Duration::from_mins(1))
         .build(&Client::open(server.url()).unwrap())
         .unwrap();
     // The test cannot see that a thread waits; a thread that does not yet only has a shorter wait.

@@ -43,7 +43,7 @@ fn an_invalid_size_or_timeout_is_refused() {
     }
     for (size, timeout) in [
         (1, Duration::from_millis(1)),
-        (10_000, Duration::from_secs(86_400)),
+        (10_000, Duration::from_hours(24)),
     ] {
         let builder = Pool::builder()
             .max_size(size)

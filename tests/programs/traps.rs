@@ -144,6 +144,7 @@ fn its_history_is_drawn_with_its_conflicts_and_losses() {
         let ours = drawn
             .iter()
             .position(|word| word.contains("with this crate"));
+        assert_eq!(drawn.last().unwrap(), "two work at once");
         let (classic, ours) = drawn.split_at(ours.unwrap());
         let has = |half: &[String], word: &str| half.iter().any(|drawn| drawn == word);
         for word in ["conflict", "deleted"] {

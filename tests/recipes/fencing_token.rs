@@ -187,11 +187,7 @@ fn its_key_expires() {
         let left: i64 = conn.pttl(COMPANION).unwrap();
         assert!((DAY_MILLIS - 5_000..=DAY_MILLIS).contains(&left), "again");
 
-        kind.acquire(
-            &mut conn,
-            &Token::random(),
-            Duration::from_secs(24 * 60 * 60),
-        );
+        kind.acquire(&mut conn, &Token::random(), Duration::from_hours(24));
         let left: i64 = conn.pttl(COMPANION).unwrap();
         let ten = 10 * DAY_MILLIS;
         assert!((ten - 5_000..=ten).contains(&left), "ten leases");

@@ -22,7 +22,7 @@ use leasehold::{
 use redis::{Commands, Connection};
 
 const WAIT: Duration = Duration::from_secs(30);
-const LEASE: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_mins(1);
 
 /// An event at a lock. A thread records *in* after it has the lock, and *out* before it releases;
 /// so overlapping holds show as two *in* without an *out* between them.

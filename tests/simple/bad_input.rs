@@ -13,7 +13,7 @@ use redis::{Commands, Connection};
 const NO_WAIT: Duration = Duration::ZERO;
 const LEASE: Duration = Duration::from_secs(10);
 const SHORTEST: Duration = Duration::from_millis(1);
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+const LONGEST: Duration = Duration::from_hours(24);
 
 /// A connection that the server has closed: every command fails.
 pub(super) fn dead_connection(server: &Server) -> Connection {

@@ -64,7 +64,7 @@ fn an_expiry_set_by_one_waiter_is_not_moved_by_the_next() {
     let (_server, mut conn) = start();
     lock_without_end(&mut conn);
 
-    let hour = Duration::from_secs(3600);
+    let hour = Duration::from_hours(1);
     assert_eq!(
         acquire_lock_with_timeout(&mut conn, "a", NO_WAIT, LEASE).unwrap(),
         None
@@ -87,11 +87,7 @@ fn a_waiter_does_not_change_a_lock_that_has_an_expiry() {
     let ends = end_of_the_lock(&mut conn);
     let mut monitor = Monitor::start(&server).unwrap();
 
-    for lease in [
-        millis(1),
-        Duration::from_secs(60),
-        Duration::from_secs(3600),
-    ] {
+    for lease in [millis(1), Duration::from_mins(1), Duration::from_hours(1)] {
         let refused = acquire_lock_with_timeout(&mut conn, "a", millis(20), lease).unwrap();
         assert_eq!(refused, None);
     }

@@ -17,7 +17,7 @@ use leasehold::{
 use crate::common::hold::{comes_true, every_kind};
 
 const SECOND: Duration = Duration::from_secs(1);
-const HOUR: Duration = Duration::from_secs(3_600);
+const HOUR: Duration = Duration::from_hours(1);
 
 #[derive(Default)]
 struct Told {

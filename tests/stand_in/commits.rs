@@ -14,7 +14,7 @@ use crate::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-const HOUR: Duration = Duration::from_secs(3_600);
+const HOUR: Duration = Duration::from_hours(1);
 
 fn held(stand_in: &StandIn) -> Lease {
     stand_in.locks().unwrap().lock("a").acquire(SECOND).unwrap()

@@ -71,7 +71,7 @@ impl Run<'_> {
             Step::Verify(index) => self.of_one(*index, |lease| told(&lease.verify()).to_owned()),
             Step::Check(index) => self.of_one(*index, checked),
             Step::Renew(index) => self.of_one(*index, |lease| {
-                told(&lease.renew(Duration::from_secs(60))).to_owned()
+                told(&lease.renew(Duration::from_mins(1))).to_owned()
             }),
             Step::Inspect(name) => {
                 let found = self.processes[0].lock(name).inspect().unwrap();

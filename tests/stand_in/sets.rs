@@ -148,7 +148,7 @@ fn waiting_for_any_loss_ends_with_the_first_expired_lease() {
         // The thread may start to wait some minutes (of the stand-in's clock) later.
         for _ in 0..500 {
             if !an_hour.is_finished() {
-                stand_in.advance(Duration::from_secs(60));
+                stand_in.advance(Duration::from_mins(1));
                 thread::sleep(MS);
             }
         }

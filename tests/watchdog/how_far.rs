@@ -23,7 +23,7 @@ const LEASE: Duration = Duration::from_secs(45);
 const THIRD: Duration = Duration::from_secs(15);
 /// Two fifths of the tracked keys.
 const TABLE: u32 = 60_000;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 const SERVER: &str = "LEASEHOLD_TEST_SERVER";
 const NUMBER: &str = "LEASEHOLD_TEST_NUMBER";

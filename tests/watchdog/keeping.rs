@@ -17,7 +17,7 @@ use leasehold::{
 };
 use redis::{Commands, Connection};
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 
 struct Bench {
     watchdog: Watchdog,
@@ -105,7 +105,7 @@ fn a_lock_of_another_holder_is_not_renewed() {
 fn invalid_leases_are_refused() {
     let mut bench = bench();
     let hold = take(&mut bench.conn, "a", LONG).unwrap();
-    let day = Duration::from_secs(24 * 60 * 60);
+    let day = Duration::from_hours(24);
     for (argument, keep) in [
         ("lease", Keep::lease(Duration::ZERO)),
         ("lease", Keep::lease(day + MS)),

@@ -25,7 +25,7 @@ fn keep_all(server: &Server, watchdog: &Watchdog, locks: u32, within: Duration) 
             .arg(60_000);
         holds.push(Hold::mutex(&name, &token).unwrap());
     }
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_mins(1);
     take.exec(&mut server.connection().unwrap()).unwrap();
     let started = Instant::now();
     (0..)

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The time for which a mark is kept: a day longer than any period.
-const KEPT: Duration = MAX_PERIOD.saturating_add(Duration::from_secs(24 * 60 * 60));
+const KEPT: Duration = MAX_PERIOD.saturating_add(Duration::from_hours(24));
 
 scripts! {
     FINISH_RUN = "mark.lua" then "finish.lua";

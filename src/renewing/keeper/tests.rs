@@ -36,7 +36,7 @@ mod by_a_clock_that_moves {
     };
 
     const LONG: Duration = Duration::from_secs(20);
-    const HOUR: Duration = Duration::from_secs(3_600);
+    const HOUR: Duration = Duration::from_hours(1);
 
     /// A server that breaks every connection, except for one batch that it answers.
     struct Breaking {

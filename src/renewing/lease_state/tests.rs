@@ -25,17 +25,14 @@ fn a_lease_seen_lost_is_never_held_again() {
     let now = Clock::REAL.now();
     let lease = lease_state(&Token::random(), now);
     assert_eq!(lease.lost(), Some(LostReason::Ended));
-    assert!(!lease.renewed(now + Duration::from_secs(60)));
+    assert!(!lease.renewed(now + Duration::from_mins(1)));
     assert_eq!(lease.state(), RenewalState::Lost(LostReason::Ended));
     assert!(lease.remaining().is_zero());
 }
 
 #[test]
 fn the_first_reason_stays() {
-    let lease = lease_state(
-        &Token::random(),
-        Clock::REAL.now() + Duration::from_secs(60),
-    );
+    let lease = lease_state(&Token::random(), Clock::REAL.now() + Duration::from_mins(1));
     lease.lose(LostReason::TakenAway);
     lease.lose(LostReason::Ended);
     assert_eq!(lease.lost(), Some(LostReason::TakenAway));
@@ -50,7 +47,7 @@ fn after_a_refusal_a_no_near_the_end_is_no_theft() {
     let silence = || RenewalError::sent((redis::ErrorKind::Io, "silence").into());
     let found =
         || RenewalError::sent((redis::ErrorKind::Extension, "", "WRONGTYPE".to_owned()).into());
-    let end = Clock::REAL.now() + Duration::from_secs(60);
+    let end = Clock::REAL.now() + Duration::from_mins(1);
     for (failures, is_renewed, reason) in [
         (vec![], false, LostReason::TakenAway),
         (vec![silence()], false, LostReason::TakenAway),
@@ -59,7 +56,7 @@ fn after_a_refusal_a_no_near_the_end_is_no_theft() {
         (vec![refusal()], true, LostReason::TakenAway),
         (vec![found()], false, LostReason::TakenAway),
     ] {
-        let lease = skewed(&token, end, Duration::from_secs(120));
+        let lease = skewed(&token, end, Duration::from_mins(2));
         for failure in &failures {
             lease.renewal_failed(failure, false);
         }

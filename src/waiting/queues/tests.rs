@@ -11,7 +11,7 @@ use super::*;
 const KEY: &str = "lock:a";
 const SOON: Duration = Duration::from_millis(100);
 /// Longer than a test waits.
-const LATE: Duration = Duration::from_secs(60);
+const LATE: Duration = Duration::from_mins(1);
 
 /// The lifetime of a lock that is handed over.
 type Lease = Arc<()>;

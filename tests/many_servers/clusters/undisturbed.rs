@@ -226,7 +226,7 @@ fn commit_transaction_and_run_once_work_on_every_shard() {
         let mut master = cluster.nodes[shard].connection().unwrap();
         let found: (u64, i64) = (master.get(&count).unwrap(), master.get(&wallet).unwrap());
         assert_eq!(found, (3, 2));
-        let hour = Duration::from_secs(3_600);
+        let hour = Duration::from_hours(1);
         for (locks, runs) in [(&locks, true), (&others, false)] {
             let job = locks.lock(&format!("job{{{tag}}}"));
             let ran = job.run_once(hour, LONG, |_| Ok::<_, Error>(())).unwrap();

@@ -11,7 +11,7 @@ use leasehold::{
 
 use super::*;
 
-const LEASE: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_mins(1);
 
 /// Acquires a lock of each kind by its plain function, and returns the hold.
 fn acquired(conn: &mut Connection) -> Vec<(&'static str, Hold)> {

@@ -32,7 +32,7 @@ fn asked(way: Way, limit: u32) -> Asked<'static> {
     Asked {
         name: way.word(),
         limit,
-        timeout: Duration::from_secs(60),
+        timeout: Duration::from_mins(1),
     }
 }
 
@@ -200,7 +200,7 @@ fn storm_of(server: &Server, way: Way, limit: u32, books: &mut [&mut dyn Semapho
 
 fn we_storm(server: &Server, way: Way, asked: &Asked<'_>, times: u32) -> i64 {
     let mut conn = server.connection().unwrap();
-    let (mut most, mut held, end) = (0, 0, Instant::now() + Duration::from_secs(60));
+    let (mut most, mut held, end) = (0, 0, Instant::now() + Duration::from_mins(1));
     while held < times {
         assert!(
             Instant::now() < end,

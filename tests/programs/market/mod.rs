@@ -89,6 +89,7 @@ fn a_default_run_reports_each_cell_and_stops_its_server() {
         assert!(table.contains(text), "{table}");
         assert!(svg.contains(text), "{svg}");
     }
+    assert!(svg.contains("item lock (recommended)"), "{svg}");
     assert!(table.contains("is in exactly one place"), "{table}");
 }
 

@@ -13,7 +13,7 @@ use leasehold::{
 use redis::{Commands, Connection};
 
 const SECOND: Duration = Duration::from_secs(1);
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const DAY: Duration = Duration::from_hours(24);
 
 /// The server's clock.
 fn time(conn: &mut Connection) -> SystemTime {

@@ -19,7 +19,7 @@ use redis::{Commands, Connection};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: End = End::After(Duration::from_secs(10));
-const MINUTE: End = End::After(Duration::from_secs(60));
+const MINUTE: End = End::After(Duration::from_mins(1));
 
 fn try_acquire(conn: &mut Connection, token: &Token, end: End) -> Option<Grant> {
     mutex::try_acquire(conn, "a", token, end).unwrap()
@@ -61,7 +61,7 @@ fn an_attempt_sent_twice_is_granted_once() {
     );
     assert!(left(&mut conn) > 59_000, "never shortened");
     assert_eq!(
-        try_acquire(&mut conn, &token, End::After(Duration::from_secs(120))),
+        try_acquire(&mut conn, &token, End::After(Duration::from_mins(2))),
         first
     );
     assert!(left(&mut conn) > 119_000, "lengthened");

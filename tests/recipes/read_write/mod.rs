@@ -209,7 +209,7 @@ fn renewing_extends_and_never_shortens() {
 #[test]
 fn the_companion_lives_longer_than_the_lock() {
     let (_server, mut conn) = start();
-    let (writer, day) = (Token::random(), Duration::from_secs(86_400));
+    let (writer, day) = (Token::random(), Duration::from_hours(24));
     let longest =
         |conn: &mut Connection| conn.pttl::<_, i64>("{lock:a}:lease").unwrap() > 9 * 86_400_000;
     assert!(writes_alone(&mut conn, &writer, LEASE) && !longest(&mut conn));

@@ -21,7 +21,7 @@ use redis::{Commands, Connection};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(10);
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 fn owner(text: &str) -> Owner {
     Owner::new(text).unwrap()

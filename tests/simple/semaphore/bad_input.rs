@@ -13,7 +13,7 @@ use leasehold::{Token, refresh_fair_semaphore};
 fn invalid_limits_and_timeouts() {
     let server = Server::start().unwrap();
     let mut dead = dead_connection(&server);
-    let (shortest, day) = (Duration::from_millis(1), Duration::from_secs(24 * 3_600));
+    let (shortest, day) = (Duration::from_millis(1), Duration::from_hours(24));
     let nanosecond = Duration::from_nanos(1);
     for way in ALL {
         for limit in [0, 10_001, u32::MAX] {

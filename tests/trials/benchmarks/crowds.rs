@@ -13,7 +13,7 @@ use redis::Client;
 
 use crate::common::{Proxy, Server};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// The holder spins, since a sleep this short takes twice as long.
 const HOLD: Duration = Duration::from_micros(100);
 const TURNS: u32 = 256;

@@ -18,7 +18,7 @@ use crate::{common::Server, worker::Worker};
 /// The environment variable that makes this program a worker: server, threads, microseconds of a
 /// hold, milliseconds in total, and optionally "no fencing token".
 const WORKS: &str = "LEASEHOLD_BENCHMARK_WORKS";
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The number of threads of each process.
 struct Crowd {

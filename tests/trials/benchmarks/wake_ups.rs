@@ -16,7 +16,7 @@ use crate::{common::Server, measure::median};
 
 /// Long enough for a waiter to wait, and for idle cores to sleep.
 const QUIET: Duration = Duration::from_millis(3);
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// The turns of one contender before those of the next.
 const BLOCK: usize = 10;
 const BLOCKS_A_ROUND: usize = 10;

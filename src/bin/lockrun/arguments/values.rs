@@ -3,7 +3,7 @@
 use std::{str::FromStr, time::Duration};
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(500);
-const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+const LONGEST_LEASE: Duration = Duration::from_hours(24);
 
 /// Parses a value without its final newline: a variable that was read from a file or a secret ends
 /// with one.

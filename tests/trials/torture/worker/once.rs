@@ -64,7 +64,7 @@ pub(super) fn commit_once(hand: &mut Hand) -> anyhow::Result<()> {
         let Ok(lease) = lock.acquire(Duration::from_secs(2)) else {
             continue;
         };
-        let done = lease.commit_once(&id, Duration::from_secs(60), |pipe| {
+        let done = lease.commit_once(&id, Duration::from_mins(1), |pipe| {
             pipe.cmd("INCR").arg(ONCE);
         });
         match done {

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// No wait takes this long, except in a deadlock: then the round does not end.
-const FOR_EVER: Duration = Duration::from_secs(60);
+const FOR_EVER: Duration = Duration::from_mins(1);
 /// With a bug: a deadlock ends within the round.
 const NOT_FOR_EVER: Duration = Duration::from_secs(5);
 /// The wait of a thread that holds one lock and wants another in any order, and so may cause a
