@@ -94,8 +94,8 @@
 //!   lease elsewhere blocks a thread of the runtime.
 //! - **Platforms**: tested on Linux. `lockrun` needs Unix.
 //! - **Rust 1.95** or later. A minor version may require a later Rust, but never a later one than
-//!   redis requires. The crate is 0.x: an incompatible change raises the minor version, and so does
-//!   a new major version of redis or r2d2.
+//!   its dependencies require. The crate is 0.x: an incompatible change raises the minor version,
+//!   and so does a new major version of redis or r2d2.
 // To change the crate, read docs/design.md, "Where things are": it describes each folder. The
 // header of a folder's first file lists its callers, its files and the order of its locks.
 #![cfg_attr(docsrs, feature(doc_cfg))]

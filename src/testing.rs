@@ -313,10 +313,10 @@ impl StandIn {
         }
     }
 
-    /// Makes the server unreachable, like a broken network: acquires and releases return
-    /// [`Error::Pool`](crate::Error::Pool), renewals fail, and leases expire. An acquire that
-    /// already waits continues until its deadline, as for a server that restarts. A test can still
-    /// call [`expire`](Self::expire) and [`steal`](Self::steal); the holder does not notice.
+    /// Makes the server unreachable, like a broken network: renewals fail, and leases expire. A
+    /// release returns [`Error::Pool`](crate::Error::Pool), and so does an acquire, at the end of
+    /// its wait, which passes in real time. A test can still call [`expire`](Self::expire) and
+    /// [`steal`](Self::steal); the holder does not notice.
     ///
     /// A server that fails between request and reply also causes
     /// [`Error::Unknown`](crate::Error::Unknown): see [`fail_next`](Self::fail_next).

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// The longest lease.
 pub(crate) const MAX_LEASE: Duration = Duration::from_hours(24);
 /// The longest period of `run_once`: 31 days.
-pub(crate) const MAX_PERIOD: Duration = Duration::from_hours(744);
+pub(crate) const MAX_PERIOD: Duration = Duration::from_hours(31 * 24);
 
 pub(crate) fn now() -> Instant {
     Clock::REAL.now()

@@ -56,7 +56,8 @@ pub(super) const CHECK: &str = "Lease::check";
 ///
 /// It does not guarantee that the lock is still held while you write: a process can be paused
 /// between the check and the write. For that, pass the [fencing token](Self::fencing_token) to the
-/// resource, or [`commit`](Self::commit) to the same server.
+/// resource, or [`commit`](Self::commit) to the same server. [A page](crate::docs::guarantees) has
+/// each promise, and what breaks it.
 ///
 /// # Examples
 /// ```no_run

@@ -162,6 +162,8 @@ impl Options {
     /// An acquire takes no extra round trip, only the time that the replicas need. Its command is
     /// not batched with those of other threads: if many locks become free at one moment, each is
     /// granted in its own round trip.
+    ///
+    /// Choose a [lease that outlasts a crash](crate::docs::servers#a-lease-that-outlasts-a-crash).
     pub fn replicas(self, count: u32, wait: Duration) -> Self {
         let replicas = (count > 0).then_some(Replicas { count, wait });
         self.and(move |settings| settings.replicas = replicas)

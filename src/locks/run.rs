@@ -129,6 +129,8 @@ impl Lock {
     /// - All others as [`acquire`](Self::acquire).
     ///
     /// # Examples
+    /// [Once a night](crate::docs::guide#once-a-night) explains the two times.
+    ///
     /// ```no_run
     /// use std::time::Duration;
     ///

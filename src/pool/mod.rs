@@ -173,7 +173,8 @@ impl Pool {
     /// lent, a different one each time. Each new connection is checked with `ROLE`, and must lead
     /// to a master. After a failover, connections to the old master are closed before they are lent
     /// again, and none is lent for half a second, nor while the sentinels contradict each other.
-    /// For the losses that a failover can cause see [several servers](crate::docs::guarantees#several-servers).
+    /// The losses that a failover can cause: [several
+    /// servers](crate::docs::guarantees#several-servers).
     ///
     /// # Errors
     /// [`Error::Invalid`] if the URL is not valid. The error does not repeat the URL, which may

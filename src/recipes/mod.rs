@@ -1,4 +1,6 @@
 //! Plain functions on one connection for each kind of lock, and their scripts.
+//!
+//! [A page](crate::docs::recipes) shows the keys and the states of each kind.
 
 // Called by `server`, `renewing`, `watchdog` and `locks`, and by `book` for its transactions. They
 // import what this file re-exports. The only mutex is in `reentrant::EndedHolds`; while it is
