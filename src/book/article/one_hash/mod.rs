@@ -165,7 +165,7 @@ impl Lifetimes {
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// use leasehold::{Token, recipes::read_write::one_hash};
+/// use leasehold::{Token, book::article::one_hash};
 ///
 /// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// let mut conn = pool.get()?;
@@ -204,7 +204,7 @@ pub fn acquire_read(
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// use leasehold::{Token, recipes::read_write::one_hash};
+/// use leasehold::{Token, book::article::one_hash};
 ///
 /// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// let mut conn = pool.get()?;
