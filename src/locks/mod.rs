@@ -300,12 +300,12 @@ impl Locks {
     /// of a program. [`Probe`] lists the checks.
     ///
     /// Opens its own connections, up to three at a time, and sends some 50 commands. Writes one
-    /// key, the [prefix](Options::prefix) and `probe:` with a random number, and deletes it; the
-    /// key would expire after five seconds. Leaves a script in the server's cache. A refusal by
-    /// the server or its access list is a finding, not an error.
+    /// key, the [prefix](Options::prefix) and `probe:` with a random number, in a script that
+    /// deletes it. Leaves the script in the server's cache. A refusal by the server or its access
+    /// list is a finding, not an error.
     ///
-    /// On a cluster it asks all masters at the same time, each with a key of its own, and returns
-    /// the worst finding on each topic.
+    /// On a cluster it asks all masters, each with a key of its own, and returns the worst finding
+    /// on each topic.
     ///
     /// Ends within 10 s plus one [time-out to connect](crate::PoolBuilder::connect_timeout): the
     /// remaining checks are then [not told](crate::Severity::NotTold).

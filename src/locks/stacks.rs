@@ -63,7 +63,7 @@ impl Stacks {
         match &self.per_server {
             PerServer::One(stack) => match stack.server.connector() {
                 Some(connector) => Probe::of_server(&connector, lock),
-                None => Ok(Probe::of_stand_in()),
+                None => Ok(Probe::default()),
             },
             #[cfg(feature = "cluster")]
             PerServer::Shards(shards) => Probe::of_cluster(shards.nodes(), lock),

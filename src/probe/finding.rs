@@ -37,23 +37,33 @@ pub struct Finding {
     pub severity: Severity,
     /// The result, without control characters.
     pub found: String,
-    /// The consequence for locks, in one or two sentences.
-    pub consequence: String,
+    /// The consequence of this topic for locks, in one sentence.
+    pub consequence: &'static str,
 }
 
 impl Finding {
-    pub(super) fn new(
-        topic: &'static str,
-        severity: Severity,
-        found: impl AsRef<str>,
-        consequence: impl Into<String>,
-    ) -> Self {
+    pub(super) fn new(topic: &'static str, severity: Severity, found: impl AsRef<str>) -> Self {
         Self {
             topic,
             severity,
             // A server's text must not control a terminal.
             found: found.as_ref().replace(char::is_control, "\u{fffd}"),
-            consequence: consequence.into(),
+            consequence: consequence(topic),
         }
+    }
+}
+
+fn consequence(topic: &str) -> &'static str {
+    match topic {
+        "server" => "Redis 6.2, Valkey 7.2, or newer is required.",
+        "topology" => "Only a master locks; a failover may lose a lock, or grant it twice.",
+        "sentinels" => "A failover needs at least three that answer and watch the same group.",
+        "scripts" => "Every lock reads the clock and writes in a script.",
+        "wake-ups" => "Without them waiters poll, and a loss is noticed at the next renewal.",
+        "replicas" => "A lock that waits for more replicas than that is not granted.",
+        "memory" => "Any policy but noeviction may evict held locks when the memory is full.",
+        "persistence" => "A restart loses the locks that are not on disk: others may get them.",
+        "clock" => "Times of day are off by the difference; an acquire takes one round trip.",
+        _ => "The access list must allow the commands of each kind of lock that is used.",
     }
 }

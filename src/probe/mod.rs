@@ -1,14 +1,11 @@
 //! Probes a server: the features it offers, and the consequences for locks. Called by
 //! `Locks::probe`.
 //!
-//! [`questions`] asks one server, each topic on a [`line`] of its own: what the server reports of
-//! itself, which [`facts`] judges, for the commands in [`needs`], and for everything else.
+//! [`questions`] asks one server and judges its answers; what a topic means for locks stands beside
+//! the [`Finding`].
 //! [`shards`] asks all masters of a cluster.
 
-mod facts;
 mod finding;
-mod line;
-mod needs;
 mod questions;
 #[cfg(feature = "cluster")]
 mod shards;
@@ -33,26 +30,24 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// The result of [`Locks::probe`](crate::Locks::probe): the features of a server, and the
 /// consequences for locks.
 ///
-/// Each topic appears at most once, in this order. `{probe}` prints a table.
+/// Each topic appears at most once, in this order; for a cluster it has the worst of its masters.
+/// `{probe}` prints a table.
 ///
 /// | topic | content |
 /// |---|---|
 /// | `server` | the product, its version, its address |
-/// | `topology` | one server, a master named by sentinels, or a cluster |
+/// | `topology` | one server, a master named by sentinels, or a cluster and the masters that answer |
 /// | `sentinels` | the sentinels in the URL that answer, and those that name this master |
-/// | `shards` | the masters of a cluster that answer; the other topics have the worst of them |
-/// | `scripts` | `EVALSHA` and `EVAL`, with writes after `TIME` |
+/// | `scripts` | `EVALSHA` and `EVAL`, with writes after `TIME` to the two keys of a lock |
 /// | `wake-ups` | notifications by `CLIENT TRACKING … REDIRECT`, and whether a message arrives |
 /// | `replicas` | `WAIT` after a write |
 /// | `memory` | the eviction policy |
 /// | `persistence` | append-only file and snapshots |
-/// | `clock` | the server's clock minus this machine's |
-/// | `round trip` | the fastest of five round trips |
-/// | `keys` | the keys of a lock that the access list allows |
-/// | `commands` | the commands of locks that an access list or the server refuses, or refuses now |
+/// | `clock` | the server's clock minus this machine's, and the fastest of five round trips |
+/// | `commands` | the commands of locks that the access list or the server refuses |
 ///
 /// Contains no password, no user name and no access list rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Probe {
     findings: Vec<Finding>,
 }
@@ -77,22 +72,10 @@ impl Probe {
         !self.findings.iter().any(fails)
     }
 
-    /// Returns the result for a stand-in for tests.
-    pub(crate) fn of_stand_in() -> Self {
-        let found = "a stand-in for tests";
-        let consequence = "All locks work, but only in this process.";
-        Self {
-            findings: vec![Finding::new("server", Severity::Good, found, consequence)],
-        }
-    }
-
     /// Probes the server of this connector, with the keys of a lock that no one else uses.
     pub(crate) fn of_server(connector: &Connector, lock: &LockName) -> Result<Self> {
-        let mut asked = ask(connector, lock.clone(), Deadline::after(LONGEST))?;
-        asked.findings.splice(1..1, asked.group);
-        Ok(Self {
-            findings: asked.findings,
-        })
+        let findings = ask(connector, lock.clone(), Deadline::after(LONGEST))?;
+        Ok(Self { findings })
     }
 
     /// Probes each master, with locks in the slots that it serves.
@@ -106,48 +89,25 @@ impl Probe {
     }
 }
 
-/// The findings on one server.
-struct Asked {
-    /// The findings on the topology, and on the sentinels if there are any.
-    group: Vec<Finding>,
-    findings: Vec<Finding>,
-}
-
 /// Asks a server on a thread of its own. A thread that has not finished one connect time-out after
 /// the deadline is left behind.
-fn ask(connector: &Connector, lock: LockName, deadline: Deadline) -> Result<Asked> {
+fn ask(connector: &Connector, lock: LockName, deadline: Deadline) -> Result<Vec<Finding>> {
     let (server, limits) = (connector.server(), connector.limits());
     let longest = deadline.remaining() + limits.connect;
     let connector = connector.clone();
     let asked = within(&server, longest, move || {
-        let questions = Questions::begin(&connector, &lock, deadline);
-        Ok(questions.map(|questions| Asked {
-            group: questions.group(),
-            findings: questions.ask(),
-        }))
+        Ok(Questions::ask_all(&connector, &lock, deadline))
     });
     asked.unwrap_or_else(|error| Err(failure(&server, longest, error)))
 }
 
 impl fmt::Display for Probe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for finding in &self.findings {
-            let Finding {
-                topic,
-                severity,
-                found,
-                consequence,
-            } = finding;
-            writeln!(f, "{severity:<8}  {topic:<11}  {found}")?;
-            writeln!(f, "{:23}{consequence}", "")?;
+        for it in &self.findings {
+            writeln!(f, "{:<8}  {:<11}  {}", it.severity, it.topic, it.found)?;
+            writeln!(f, "{:23}{}", "", it.consequence)?;
         }
-        let limits = self.findings.iter();
-        let limits = limits.filter(|it| it.severity == Severity::Limits).count();
-        match (self.locks_work(), limits) {
-            (false, _) => f.write_str("Locks do not work here."),
-            (true, 0) => f.write_str("Locks work here."),
-            (true, 1) => f.write_str("Locks work here, with 1 limit."),
-            (true, limits) => write!(f, "Locks work here, with {limits} limits."),
-        }
+        let not = if self.locks_work() { "" } else { "do not " };
+        write!(f, "Locks {not}work here.")
     }
 }

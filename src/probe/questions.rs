@@ -1,37 +1,27 @@
-//! The questions to one server. Each topic has a connection of its own: an error of one leaves the
-//! others as they are.
+//! The questions to one server. They share a connection; after an answer that does not come, the
+//! next question opens another.
 
-use std::{
-    cell::Cell,
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
-use redis::{Cmd, Connection, RedisError, RedisResult, Value};
+use redis::{Cmd, Connection, FromRedisValue, Pipeline, RedisError, RedisResult, Value};
 
-use super::{
-    facts::ServerFacts,
-    finding::{
-        Finding,
-        Severity::{self, Fails, Good, Limits, NotTold},
-    },
-    line::{Line, is_broken, reason},
-    needs,
+use super::finding::{
+    Finding,
+    Severity::{self, Fails, Good, Limits, NotTold},
 };
 use crate::{
-    error::{Error, Result, may_pass, no_answer},
+    error::{Error, Result, no_answer, refusal},
     name::LockName,
-    pool::Connector,
+    pool::{Connector, is_unknown_command},
     server::{redirect_to, subscribe},
     time::{self, Deadline},
-    wire::{exchange_each, scripts},
+    wire::{Finished, command, exchange_each, scripts},
 };
 
 scripts! {
     WRITES_AFTER_TIME = "after_time.lua";
 }
 
-/// The lifetime of the key in milliseconds, in case it cannot be deleted.
-const LIFETIME: u64 = 5_000;
 /// The longest wait for replicas, in milliseconds.
 const REPLICAS_WAIT: u64 = 500;
 const SAMPLES: usize = 5;
@@ -39,337 +29,289 @@ const SAMPLES: usize = 5;
 const SLOW: Duration = Duration::from_millis(100);
 /// A greater difference between the clocks is reported.
 const APART: Duration = Duration::from_secs(1);
-const UNANSWERED: &str = "Unknown: probe again when the server answers.";
+
+/// The commands of all kinds of locks, each in a form that changes nothing; `KEY` stands for the key.
+///
+/// A server first compares the number of arguments with the command, then checks the access list,
+/// and then executes. So each form has enough arguments, and does not touch a key that does not
+/// exist. A lifetime of 0, a field without a value, a word in place of a number and an `EXEC` without
+/// a transaction are refused. `MULTI` comes last, since only closing the connection ends it.
+const COMMANDS: &str = "eval return(1) 0, evalsha 0 0, time, get KEY, exists KEY, type KEY, \
+                        pttl KEY, del KEY, pexpire KEY 1, pexpireat KEY 1, set KEY a PX 0, \
+                        hget KEY a, hmget KEY a, hgetall KEY, hlen KEY, hdel KEY a, \
+                        hset KEY a a a, hincrby KEY a a, zadd KEY a a, zrem KEY a, zscore KEY a, \
+                        zcount KEY 0 0, zrange KEY 0 0, zrangebyscore KEY 0 0, watch KEY, \
+                        unwatch, exec, ping, info server, wait 0 1, multi";
+/// The commands without which no mutex works.
+const OF_MUTEX: &str = "eval evalsha time get hget exists hset pexpire set pttl del";
 
 /// A server that is being probed.
 pub(super) struct Questions<'a> {
     connector: &'a Connector,
     lock: &'a LockName,
     deadline: Deadline,
-    facts: ServerFacts,
+    connection: Option<Connection>,
     /// A connection could not be opened: nothing more is asked.
-    is_gone: Cell<bool>,
+    is_gone: bool,
+    /// The answer to `INFO`; empty if the server refuses it.
+    info: String,
+    findings: Vec<Finding>,
 }
 
+type Found = (Severity, String);
+
 impl<'a> Questions<'a> {
-    /// Opens a connection, and asks the server for its settings.
-    pub(super) fn begin(
+    /// Returns the findings in the order of the table at [`Probe`](super::Probe).
+    ///
+    /// # Errors
+    /// No connection can be opened.
+    pub(super) fn ask_all(
         connector: &'a Connector,
         lock: &'a LockName,
         deadline: Deadline,
-    ) -> Result<Self> {
-        let line = Line::open(connector, deadline, Connector::open)?;
-        Ok(Self {
+    ) -> Result<Vec<Finding>> {
+        let mut questions = Self {
             connector,
             lock,
             deadline,
-            facts: ServerFacts::of(line),
-            is_gone: Cell::new(false),
-        })
-    }
-
-    /// Returns the findings without the topology.
-    pub(super) fn ask(&self) -> Vec<Finding> {
-        let address = self.connector.address(self.deadline);
-        let address = address.unwrap_or_else(|_| self.connector.server());
-        let (clock, round_trip) = self.times();
-        vec![
-            self.facts.server(&address),
-            self.scripts(),
-            self.wake_ups(),
-            self.replicas(),
-            self.facts.memory(),
-            self.facts.persistence(),
-            clock,
-            round_trip,
-            self.keys(),
-            self.commands(),
-        ]
-    }
-
-    /// Judges the single server, or the master that sentinels name and these sentinels.
-    pub(super) fn group(&self) -> Vec<Finding> {
-        let sentinels = self.connector.has_locator();
-        let group = sentinels.then(|| format!("{}, by sentinels", self.connector.server()));
-        let mut findings = vec![self.facts.topology(group.as_deref())];
-        let Some(survey) = self.connector.survey(self.deadline) else {
-            return findings;
+            connection: Some(connector.open()?.connection),
+            is_gone: false,
+            info: String::new(),
+            findings: Vec::new(),
         };
-        let mut found = format!(
-            "{} of {} answer, {} name this master",
-            survey.answered, survey.asked, survey.agreed
-        );
-        let (severity, consequence) = if let Some(differing) = survey.differing {
-            found = format!("{found}: {differing}");
-            let consequence = "They contradict each other, unless this is a failover: all of them \
-                               have to watch the same group.";
-            (Limits, consequence)
-        } else if survey.asked == 1 {
-            let consequence = "If it fails, no connection can be opened: add others to the URL.";
-            (Limits, consequence)
-        } else if survey.agreed < survey.asked {
-            let consequence = "The others cannot name the next master after a failover: fix them.";
-            (Limits, consequence)
-        } else {
-            (Good, "Any of them can name the next master.")
-        };
-        findings.push(Finding::new("sentinels", severity, found, consequence));
-        findings
+        questions.info = questions.ask(&redis::cmd("INFO")).unwrap_or_default();
+        questions.add("server", NotTold, |it| it.server());
+        questions.add("topology", NotTold, |it| Ok(it.topology()));
+        if let Some(found) = questions.sentinels() {
+            questions.add("sentinels", NotTold, |_| Ok(found));
+        }
+        questions.add("scripts", Fails, Self::scripts);
+        questions.add("wake-ups", Limits, Self::wake_ups);
+        questions.add("replicas", Limits, Self::replicas);
+        questions.add("memory", NotTold, |it| it.memory());
+        questions.add("persistence", NotTold, |it| it.persistence());
+        questions.add("clock", NotTold, Self::clock);
+        // It leaves the connection in a transaction.
+        questions.add("commands", NotTold, Self::commands);
+        Ok(questions.findings)
     }
 
-    fn line(&self) -> Result<Line<'a>> {
-        if self.is_gone.get() {
+    /// Adds the answer to a question, or without one this severity.
+    fn add(
+        &mut self,
+        topic: &'static str,
+        otherwise: Severity,
+        question: impl FnOnce(&mut Self) -> Result<Found>,
+    ) {
+        let (severity, found) = question(self).unwrap_or_else(|error| {
+            self.connection = self.take().ok();
+            let severity = if self.is_gone { Fails } else { otherwise };
+            (severity, reason(&error))
+        });
+        self.findings.push(Finding::new(topic, severity, found));
+    }
+
+    /// Takes the open connection, or opens another. A reply has until the deadline at most.
+    fn take(&mut self) -> Result<Connection> {
+        if self.is_gone || self.deadline.has_passed() {
             return Err(no_answer().into());
         }
-        let line = Line::open(self.connector, self.deadline, Connector::open);
-        line.inspect_err(|_| self.is_gone.set(true))
-    }
-
-    /// Writes after `TIME` in a script, as every lock does.
-    fn scripts(&self) -> Finding {
-        let by_hash = WRITES_AFTER_TIME.on([self.lock.key()]);
-        let answer = self.line().and_then(|mut line| {
-            match line.ask::<Value>(by_hash.command()) {
-                Err(error) if error.code() == Some("NOSCRIPT") => line.ask(&by_hash.whole()),
-                answer => answer,
-            }
-            .map_err(Error::from)
-        });
-        let found = answer.map_or_else(|error| reason(&error), |_| String::new());
-        let (severity, found, consequence) = if found.is_empty() {
-            let consequence = "A lock is acquired in one round trip.";
-            (Good, "executed, with writes after TIME", consequence)
-        } else if found.contains("non deterministic") {
-            let consequence = "Locks with a fencing token fail: set lua-replicate-commands yes.";
-            (Fails, &*found, consequence)
-        } else {
-            let consequence = "Every lock reads the clock and writes in a script: none works. For \
-                               an access list see `keys` and `commands`.";
-            (Fails, &*found, consequence)
-        };
-        Finding::new("scripts", severity, found, consequence)
-    }
-
-    fn wake_ups(&self) -> Finding {
-        let polls = "Waiters poll every 1 to 10 ms, and a loss is noticed at the next renewal.";
-        let arrives = "A release wakes waiters, and a loss is noticed at once.";
-        let answer = self.is_notified();
-        let (severity, found, consequence) = match &answer {
-            Ok(true) => (Good, "a message arrived".to_owned(), arrives),
-            Ok(false) => (Limits, "accepted, but no message arrived".to_owned(), polls),
-            Err(error) if is_temporary(error) => (NotTold, reason(error), UNANSWERED),
-            Err(error) => (Limits, reason(error), polls),
-        };
-        Finding::new("wake-ups", severity, found, consequence)
-    }
-
-    /// Reads the key while another connection listens, and writes it on a third one.
-    fn is_notified(&self) -> Result<bool> {
-        let mut listener = Line::open(self.connector, self.deadline, Connector::open_to_listen)?;
-        let id = listener.ask(redis::cmd("CLIENT").arg("ID"))?;
-        listener.ask::<Value>(&subscribe())?;
-        let (mut reader, mut writer) = (self.line()?, self.line()?);
-        reader.ask::<Value>(&redirect_to(id))?;
-        reader.ask::<Value>(redis::cmd("PTTL").arg(self.lock.key()))?;
-        writer.ask::<Value>(&self.write())?;
-        let message = listener.use_for(Connection::recv_response);
-        let _ = writer.ask::<Value>(&self.delete());
-        let message = message.map(redis::from_redis_value::<(String, String, Vec<String>)>);
-        Ok(matches!(message, Ok(Ok((_, _, keys))) if keys.iter().any(|it| it == self.lock.key())))
-    }
-
-    /// The write of the key, with a short lifetime.
-    fn write(&self) -> Cmd {
-        let mut set = redis::cmd("SET");
-        let set = set.arg(self.lock.key()).arg("probe");
-        set.arg("PX").arg(LIFETIME).to_owned()
-    }
-
-    fn delete(&self) -> Cmd {
-        redis::cmd("DEL").arg(self.lock.key()).to_owned()
-    }
-
-    fn replicas(&self) -> Finding {
-        let connected = self.facts.replicas();
-        let confirmed = self.line().and_then(|mut line| {
-            // Without a write, the replicas confirm the earlier ones.
-            let _ = line.ask::<Value>(&self.write());
-            let mut wait = redis::cmd("WAIT");
-            wait.arg(connected.unwrap_or(1)).arg(REPLICAS_WAIT);
-            let confirmed = line.ask::<usize>(&wait);
-            let _ = line.ask::<Value>(&self.delete());
-            Ok(confirmed?)
-        });
-        let (severity, found, consequence) = match confirmed {
-            Err(error) if is_temporary(&error) || !self.facts.is_master() => {
-                (NotTold, reason(&error), UNANSWERED.to_owned())
-            }
-            Err(error) => (
-                Limits,
-                reason(&error),
-                "A lock that waits for replicas is refused: a failover may lose any lock.".into(),
-            ),
-            Ok(0) if connected.is_none_or(|it| it == 0) => (
-                Limits,
-                "none".to_owned(),
-                "No other server has copies: a lock that waits for replicas is not granted.".into(),
-            ),
-            Ok(confirmed) => (
-                connected.map_or(Good, |it| if confirmed < it { Limits } else { Good }),
-                format!("{confirmed} confirmed a write within {REPLICAS_WAIT} ms"),
-                format!("A lock that waits for more than {confirmed} is not granted now."),
-            ),
-        };
-        Finding::new("replicas", severity, found, consequence)
-    }
-
-    /// Measures the clock and the round trip by the fastest of some samples.
-    fn times(&self) -> (Finding, Finding) {
-        let mut samples = Vec::new();
-        if let Ok(mut line) = self.line() {
-            for _ in 0..SAMPLES {
-                let (sent, local) = (time::now(), SystemTime::now());
-                let answer = line.ask::<(u64, u64)>(&redis::cmd("TIME"));
-                let took = sent.elapsed();
-                // A refusal takes a round trip too.
-                if !answer.as_ref().is_err_and(is_broken) {
-                    samples.push((took, answer.ok().map(|clock| (clock, local + took / 2))));
-                }
-            }
-        }
-        let fastest = samples.into_iter().min_by_key(|(took, _)| *took);
-        let (severity, found, consequence) = match fastest {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
             None => {
-                // Another connection tells whether only this question has no answer.
-                let severity = self.line().map_or(Fails, |_| NotTold);
-                let consequence = "The server has stopped answering.";
-                (severity, "no answer".to_owned(), consequence)
+                let opened = self.connector.open();
+                opened.inspect_err(|_| self.is_gone = true)?.connection
             }
-            Some((took, _)) => (
-                if took < SLOW { Good } else { Limits },
-                millis(took),
-                "An acquire takes one round trip, and a release another.",
-            ),
         };
-        let round_trip = Finding::new("round trip", severity, found, consequence);
-        let clock = fastest.and_then(|(took, clocks)| clocks.map(|it| clock(took, it.0, it.1)));
-        let unknown = || Finding::new("clock", NotTold, "unknown", UNANSWERED);
-        (clock.unwrap_or_else(unknown), round_trip)
+        self.limit(&connection)?;
+        Ok(connection)
     }
 
-    /// Tries the keys of a lock, each with a script that the server does not know.
-    fn keys(&self) -> Finding {
-        let lock = self.lock;
-        let keys = [
-            (Fails, "lock", lock.key().to_owned()),
-            (Fails, "fencing token", lock.companion()),
-            (Limits, "mark of a run", lock.run_mark()),
-            (Limits, "mark of a commit", lock.mark("a")),
-            (Limits, "proof of a commit", lock.proof("a")),
-        ];
-        let tried = self.line().and_then(|mut line| {
-            let mut refused = Vec::new();
-            for (severity, what, key) in keys {
-                let mut by_hash = redis::cmd("EVALSHA");
-                by_hash.arg("0".repeat(40)).arg(1).arg(&key);
-                match line.ask::<Value>(&by_hash) {
-                    Err(error) if is_of_key(&error) => refused.push((severity, what, key)),
-                    Err(error) if error.code() != Some("NOSCRIPT") => return Err(error.into()),
-                    _ => {}
-                }
-            }
-            Ok(refused)
-        });
-        match tried {
-            Err(error) => Finding::new("keys", NotTold, reason(&error), "It requires a script."),
-            Ok(refused) if refused.is_empty() => {
-                let found = format!("allowed, with the prefix `{}`", lock.prefix());
-                Finding::new("keys", Good, found, "A lock can use all of its keys.")
-            }
-            Ok(refused) => {
-                let of_each = |text: fn(&LockName, &(Severity, &str, String)) -> String| {
-                    refused.iter().map(|it| text(lock, it)).collect::<Vec<_>>()
-                };
-                let patterns = of_each(|lock, (_, _, key)| {
-                    format!("`{}`", key.replace(lock.text(), "*").replace("{a}", "{*}"))
-                });
-                let without = of_each(|_, (_, what, _)| format!("no {what}"));
-                let severity = refused.iter().map(|it| it.0).max().unwrap_or(Limits);
-                let found = format!("refused: {}", patterns.join(", "));
-                let without = without.join(", ");
-                let consequence = format!(
-                    "With this prefix there is {without}: the access list must allow these keys."
-                );
-                Finding::new("keys", severity, found, consequence)
-            }
-        }
-    }
-
-    fn commands(&self) -> Finding {
-        let (all, count) = needs::all(self.lock.key());
-        let packed = all.get_packed_pipeline();
+    fn limit(&self, connection: &Connection) -> RedisResult<()> {
         let limit = self.connector.limits().answer;
-        let answers = self.line().and_then(|mut line| {
-            let mut answers: Vec<RedisResult<Value>> = Vec::new();
-            // An error, such as that of a master that has become a replica, is also among the
-            // answers.
-            let _ = line.use_for(|connection| {
-                let pass_on =
-                    |it: RedisResult<Value>| answers.push(it.and_then(Value::extract_error));
-                exchange_each(connection, &packed, count, limit, pass_on)
-            });
-            let broken = answers
-                .iter()
-                .find_map(|it| it.as_ref().err().filter(|it| is_broken(it)));
-            broken.map_or(Ok(()), |error| Err(Error::from(error.clone())))?;
-            Ok(answers)
-        });
-        match answers {
-            Ok(answers) => needs::judge(&answers),
-            Err(error) => Finding::new("commands", NotTold, reason(&error), UNANSWERED),
-        }
+        connection.set_read_timeout(Some(self.deadline.remaining_up_to(limit)))
     }
-}
 
-/// Judges the clock by the fastest sample: its round trip, the server's clock and this machine's.
-fn clock(took: Duration, (seconds, micros): (u64, u64), local: SystemTime) -> Finding {
-    let server = Duration::from_secs(seconds) + Duration::from_micros(micros);
-    let local = local.duration_since(SystemTime::UNIX_EPOCH);
-    let local = local.unwrap_or_default();
-    let side = if server < local { "behind" } else { "ahead of" };
-    let apart = server.abs_diff(local);
-    let found = format!(
-        "{} {side} this machine's, ± {}",
-        millis(apart),
-        millis(took / 2)
-    );
-    let (severity, consequence) = if apart < APART + took / 2 {
-        (
+    fn use_for<T>(&mut self, work: impl FnOnce(&mut Connection) -> RedisResult<T>) -> Result<T> {
+        let mut connection = self.take()?;
+        let done = work(&mut connection);
+        let is_finished = |error| Finished::by_error(error).is_some();
+        self.connection = Some(connection).filter(|_| !done.as_ref().is_err_and(is_finished));
+        Ok(done?)
+    }
+
+    fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T> {
+        self.use_for(|connection| command.query(connection))
+    }
+
+    /// Returns what `INFO` says of this field.
+    fn field(&self, name: &str) -> Result<&str> {
+        let mut lines = self.info.lines();
+        let found = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        found.ok_or_else(|| Error::other("not reported by INFO"))
+    }
+
+    fn server(&self) -> Result<Found> {
+        let version = match self.field("valkey_version") {
+            Ok(version) => format!("Valkey {version}"),
+            Err(_) => format!("Redis {}", self.field("redis_version")?),
+        };
+        Ok((
             Good,
-            "Leases go by the server's clock: the difference does not matter.",
-        )
-    } else {
-        let consequence = "Leases go by the server's clock; times of day, printed or given as an \
-                           end, are off by this.";
-        (Limits, consequence)
-    };
-    Finding::new("clock", severity, found, consequence)
-}
+            format!("{version}, {}", self.connector.address(self.deadline)?),
+        ))
+    }
 
-fn millis(time: Duration) -> String {
-    format!("{:.2} ms", time.as_secs_f64() * 1_000.0)
-}
+    fn topology(&self) -> Found {
+        let (severity, found) = if self.field("redis_mode").is_ok_and(|mode| mode == "cluster") {
+            (
+                Fails,
+                "one node of a cluster: the URL must begin with redis+cluster://",
+            )
+        } else if self.field("role").is_ok_and(|role| role != "master") {
+            (Fails, "a replica: the URL must lead to the master")
+        } else if self.connector.has_locator() {
+            return (Good, format!("{}, by sentinels", self.connector.server()));
+        } else {
+            (Good, "one server, whose failover is not followed")
+        };
+        (severity, found.to_owned())
+    }
 
-/// Returns true if the server refuses only for now, such as while it is loading.
-fn is_temporary(error: &Error) -> bool {
-    match error {
-        Error::Redis { source, .. } | Error::Unknown { source, .. } => may_pass(source),
-        _ => false,
+    /// Asks each sentinel of the URL.
+    fn sentinels(&self) -> Option<Found> {
+        let survey = self.connector.survey(self.deadline)?;
+        let (asked, answered, agreed) = (survey.asked, survey.answered, survey.agreed);
+        let is_good = survey.differing.is_none() && asked > 1 && agreed == asked;
+        let mut found = format!("{answered} of {asked} answer, {agreed} name this master");
+        found.extend(survey.differing.map(|differing| format!(": {differing}")));
+        Some((good_if(is_good), found))
+    }
+
+    /// Writes the key and deletes it, in a script that reads the clock as those of the locks do.
+    fn write(&mut self) -> Result<Value> {
+        let call = WRITES_AFTER_TIME.on([self.lock.key(), &self.lock.companion()]);
+        self.use_for(|connection| call.send(connection))
+    }
+
+    fn scripts(&mut self) -> Result<Found> {
+        self.write()?;
+        Ok((Good, "executed, with writes after TIME".to_owned()))
+    }
+
+    /// Writes the key, which a listener has to hear of.
+    fn wake_ups(&mut self) -> Result<Found> {
+        self.connection = Some(self.take()?);
+        let mut listener = self.connector.open_to_listen()?.connection;
+        let id = redis::cmd("CLIENT").arg("ID").query(&mut listener)?;
+        subscribe().exec(&mut listener)?;
+        let mut reader = self.connector.open()?.connection;
+        redirect_to(id).exec(&mut reader)?;
+        let key = self.lock.key();
+        redis::cmd("PTTL").arg(key).exec(&mut reader)?;
+        self.write()?;
+        self.limit(&listener)?;
+        let message = listener.recv_response();
+        let message = message.map(redis::from_redis_value::<(String, String, [String; 1])>);
+        let is_heard = matches!(message, Ok(Ok((_, _, [heard]))) if heard == key);
+        let a = if is_heard { "a" } else { "no" };
+        Ok((good_if(is_heard), format!("{a} message arrived")))
+    }
+
+    /// Waits for the replicas to have what the questions before have written.
+    fn replicas(&mut self) -> Result<Found> {
+        let connected = self.field("connected_slaves")?.parse().unwrap_or(0).max(1);
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(connected).arg(REPLICAS_WAIT);
+        let confirmed: usize = self.ask(&wait)?;
+        let found = format!("{confirmed} confirmed a write within {REPLICAS_WAIT} ms");
+        Ok((good_if(confirmed >= connected), found))
+    }
+
+    fn memory(&self) -> Result<Found> {
+        let (policy, most) = (self.field("maxmemory_policy")?, self.field("maxmemory")?);
+        let is_good = policy == "noeviction" || most == "0";
+        Ok((good_if(is_good), format!("{policy}, maxmemory {most}")))
+    }
+
+    fn persistence(&self) -> Result<Found> {
+        let has_file = self.field("aof_enabled")? == "1";
+        let no = if has_file { "" } else { "no " };
+        Ok((good_if(has_file), format!("{no}append-only file")))
+    }
+
+    /// Compares the clocks by the fastest of several round trips.
+    fn clock(&mut self) -> Result<Found> {
+        let mut fastest = None;
+        for _ in 0..SAMPLES {
+            let (sent, local) = (time::now(), SystemTime::now());
+            let (seconds, micros) = self.ask::<(u64, u64)>(&redis::cmd("TIME"))?;
+            let took = sent.elapsed();
+            let server = Duration::from_secs(seconds) + Duration::from_micros(micros);
+            let local = local.duration_since(SystemTime::UNIX_EPOCH);
+            let local = local.unwrap_or_default();
+            let sample = (took, server, local + took / 2);
+            fastest = fastest.into_iter().chain([sample]).min();
+        }
+        let (took, server, local) = fastest.ok_or_else(no_answer)?;
+        let side = if server < local { "behind" } else { "ahead of" };
+        let apart = server.abs_diff(local);
+        let is_good = apart < APART + took / 2 && took < SLOW;
+        let found = format!("{apart:.2?} {side} this machine's; a round trip takes {took:.2?}");
+        Ok((good_if(is_good), found))
+    }
+
+    fn commands(&mut self) -> Result<Found> {
+        let mut all = Pipeline::new();
+        for form in COMMANDS.split(", ") {
+            let words = form.split_whitespace();
+            let key = |word| if word == "KEY" { self.lock.key() } else { word };
+            let words: Vec<&str> = words.map(key).collect();
+            all.add_command(command(&words));
+        }
+        let (packed, limit) = (all.get_packed_pipeline(), self.connector.limits().answer);
+        let mut answers: Vec<RedisResult<Value>> = Vec::new();
+        let pass_on = |it: RedisResult<Value>| answers.push(it.and_then(Value::extract_error));
+        self.use_for(|conn| exchange_each(conn, &packed, all.len(), limit, pass_on))?;
+        let names = COMMANDS.split(", ").map(|form| form.split(' ').next());
+        let refused = answers
+            .iter()
+            .map(|answer| answer.as_ref().is_err_and(is_missing));
+        let missing = names
+            .zip(refused)
+            .filter_map(|(name, refused)| name.filter(|_| refused));
+        let missing: Vec<_> = missing.collect();
+        let is_of_mutex = |name: &&str| OF_MUTEX.split(' ').any(|it| it == *name);
+        let found = format!("missing: {}", missing.join(", "));
+        Ok(match missing.as_slice() {
+            [] => (Good, "none missing".to_owned()),
+            missing if missing.iter().any(is_of_mutex) => (Fails, found),
+            _ => (Limits, found),
+        })
     }
 }
 
-/// Returns true if the access list forbids the key, and not the command.
-fn is_of_key(refusal: &RedisError) -> bool {
-    let is_of_command = refusal.detail().is_some_and(|it| it.contains("to run the"));
-    refusal.code() == Some("NOPERM") && !is_of_command
+fn good_if(is_good: bool) -> Severity {
+    if is_good { Good } else { Limits }
+}
+
+/// Returns true if the server does not know the command, or the access list forbids it for any key.
+/// A refused key has another text.
+fn is_missing(error: &RedisError) -> bool {
+    let words = error.detail().unwrap_or_default();
+    words.contains("to run the") || is_unknown_command(error)
+}
+
+/// Describes a failure without the user's name.
+pub(super) fn reason(error: &Error) -> String {
+    let source = match error {
+        Error::Redis { source, .. } | Error::Unknown { source, .. } => source,
+        error => return error.to_string(),
+    };
+    if source.is_io_error() {
+        return "no answer".to_owned();
+    }
+    let words = source.detail().unwrap_or_default();
+    let of_user = words.find("has no permissions").unwrap_or(0);
+    format!("{}: {}", refusal(source), &words[of_user..])
 }
