@@ -199,8 +199,8 @@ impl StandIn {
     }
 
     /// Returns a pool of connections to this stand-in, on loopback. Use it for the data of a test,
-    /// for [`Lease::commit_on`](crate::Lease::commit_on), and for the plain functions on a mutex,
-    /// such as [`transaction_with_lock`](crate::transaction_with_lock), whose waits take real time.
+    /// and for the plain functions on a mutex, such as
+    /// [`transaction_with_lock`](crate::transaction_with_lock), whose waits take real time.
     ///
     /// Each call returns the same pool. [`fail`](Self::fail) does not affect it.
     ///

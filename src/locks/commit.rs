@@ -47,7 +47,7 @@ impl Lease {
     /// server that has the lock. For other resources use the [fencing token](Self::fencing_token).
     ///
     /// Two round trips. Waits for a connection as [`Pool::get`](crate::Pool::get) does: first
-    /// return any connection that your thread has borrowed, or use [`commit_on`](Self::commit_on).
+    /// return any connection that your thread has borrowed.
     ///
     /// A commit without a reply may still be executed while the lock is held, never while another
     /// holder has it. To be able to repeat it, use [`commit_once`](Self::commit_once).
@@ -99,46 +99,6 @@ impl Lease {
     ) -> Result<T> {
         let (commit, results) = self.committed("Lease::commit_returning", build)?;
         commit.answer(results)
-    }
-
-    /// Like [`commit_returning`](Self::commit_returning), on the caller's connection to the same
-    /// server. Two round trips.
-    ///
-    /// # Errors
-    /// If the lock is not ours on `conn`, nothing is written, and a connection of the pool checks
-    /// again.
-    ///
-    /// - [`Error::Lost`]: it is not ours there either.
-    /// - [`Error::Invalid`]: it is ours there, so `conn` leads to another server or database. The
-    ///   lease continues.
-    /// - All others as [`commit_returning`](Self::commit_returning).
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
-    /// # let wait = std::time::Duration::from_secs(30);
-    /// # let lease = leasehold::Locks::new(&pool)?.lock("a").acquire(wait)?;
-    /// let mut conn = pool.get()?;
-    /// let () = lease.commit_on(&mut conn, |pipe| {
-    ///     pipe.incr("report:editions", 1).ignore();
-    /// })?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    pub fn commit_on<T: FromRedisValue>(
-        &self,
-        conn: &mut Connection,
-        build: impl FnOnce(&mut Pipeline),
-    ) -> Result<T> {
-        let name = "Lease::commit_on";
-        self.check_here(name)?;
-        let commit = self.build_commit(name, build)?;
-        let results = match self.send_tracked(|| commit.send(conn)) {
-            Err(Error::Lost { .. } | Error::WrongKind { .. }) => {
-                return Err(self.not_found_error(name));
-            }
-            sent => sent?,
-        };
-        commit.answer(results.unwrap_or_default())
     }
 
     /// Like [`commit`](Self::commit), at most once for this operation id.
@@ -424,21 +384,6 @@ impl Lease {
             self.lease_state().outstanding().commit_is_answered();
         }
         done
-    }
-
-    /// Returns the error for a caller's connection on which the lock is not ours. The lease ends
-    /// only if it is not ours on the server that has the lock either.
-    fn not_found_error(&self, name: &'static str) -> Error {
-        match self.ask(name, Ask::Look) {
-            Ok(_) => Error::invalid(
-                "conn",
-                "the lock is ours on the pool's connection, but not on this one: it leads to another \
-                 server or database",
-            ),
-            // A look changes nothing, so a missing reply is not `Unknown`.
-            Err(Error::Unknown { source, .. }) => self.operation(name).failed(source),
-            Err(error) => error,
-        }
     }
 
     /// Sends on a connection of the pool. Sends on a second one if the first was closed before

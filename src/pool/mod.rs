@@ -219,8 +219,7 @@ impl Pool {
     ///
     /// **A thread that keeps a connection while it acquires, releases or commits needs a second
     /// one**: if all connections are held by such threads, they wait for each other until they time
-    /// out. Give the connection back first, or pass it to
-    /// [`Lease::commit_on`](crate::Lease::commit_on).
+    /// out. Give the connection back first.
     ///
     /// Waits while all are lent, and returns within [`PoolBuilder::get_timeout`] (default 2 s). If
     /// an attempt to connect fails, returns the error at once; the next call retries.

@@ -33,7 +33,7 @@ fn bench() -> Bench {
     }
 }
 
-type ACommit = fn(&Lease, &mut Connection) -> Result<()>;
+type ACommit = fn(&Lease) -> Result<()>;
 
 fn count_up(pipe: &mut redis::Pipeline) {
     pipe.incr("count", 1);
@@ -78,15 +78,12 @@ fn a_commit_uses_a_pool_connection_and_returns_the_requested_type() {
 fn a_loss_names_the_commit_and_the_lease_knows_of_it() {
     unless_halted(|| {
         let mut bench = bench();
-        let commits: [(&str, ACommit); 4] = [
-            ("Lease::commit ", |lease, _| lease.commit(count_up)),
-            ("Lease::commit_returning ", |lease, _| {
+        let commits: [(&str, ACommit); 3] = [
+            ("Lease::commit ", |lease| lease.commit(count_up)),
+            ("Lease::commit_returning ", |lease| {
                 lease.commit_returning::<()>(count_up)
             }),
-            ("Lease::commit_on ", |lease, conn| {
-                lease.commit_on(conn, count_up)
-            }),
-            ("Lease::commit_once ", |lease, _| {
+            ("Lease::commit_once ", |lease| {
                 lease.commit_once("id", LONG, count_up).map(drop)
             }),
         ];
@@ -95,7 +92,7 @@ fn a_loss_names_the_commit_and_the_lease_knows_of_it() {
                 let lease = lock.acquire(LONG).unwrap();
                 let () = bench.conn.del(format!("lock:{}", lock.name())).unwrap();
                 for _ in 0..2 {
-                    let error = commit(&lease, &mut bench.conn).unwrap_err();
+                    let error = commit(&lease).unwrap_err();
                     let taken = LostReason::TakenAway;
                     assert!(
                         matches!(error, Error::Lost { reason: Some(reason), .. } if reason == taken),
@@ -452,7 +449,7 @@ fn an_exhausted_pool_names_the_borrowers() {
         }));
         drop(open);
         let lease = lock.acquire(LONG).unwrap();
-        let mut lent = [pool.get().unwrap(), pool.get().unwrap()];
+        let lent = [pool.get().unwrap(), pool.get().unwrap()];
         for error in [
             lease.commit(count_up).unwrap_err(),
             lock.try_acquire().unwrap_err(),
@@ -462,40 +459,8 @@ fn an_exhausted_pool_names_the_borrowers() {
             assert!(matches!(error, Error::Pool { .. }), "{text}");
             assert!(text.contains("all by `Pool::get`"), "{text}");
         }
-        let () = lease.commit_on(&mut lent[0], count_up).unwrap();
         drop(lent);
         lease.commit(count_up).unwrap();
-    });
-}
-
-#[test]
-fn a_commit_on_a_connection_to_another_server_leaves_the_lease_unchanged() {
-    unless_halted(|| {
-        let mut bench = bench();
-        let another = Server::start().unwrap();
-        let mut database = bench.server.connection().unwrap();
-        redis::cmd("SELECT").arg(1).exec(&mut database).unwrap();
-        for conn in [&mut database, &mut another.connection().unwrap()] {
-            for lock in every_kind(&bench.locks) {
-                let lease = lock.acquire(LONG).unwrap();
-                let ended: Result<()> = lease.commit_on(conn, count_up);
-                assert!(
-                    matches!(
-                        &ended,
-                        Err(Error::Invalid {
-                            argument: "conn",
-                            ..
-                        })
-                    ),
-                    "{ended:?}"
-                );
-                assert_eq!(conn.get::<_, Option<i64>>("count").unwrap(), None);
-                assert!(lease.is_held());
-                lease.verify().unwrap();
-                lease.release().unwrap();
-            }
-        }
-        assert_eq!(bench.count(), 0);
     });
 }
 
@@ -506,17 +471,13 @@ fn a_known_loss_is_reported_without_a_free_connection() {
         let pool = Pool::builder().max_size(1).get_timeout(500 * MS);
         let pool = pool.connect(&server.url()).unwrap();
         let locks = Locks::new(&pool).unwrap();
-        let asks: [ACommit; 3] = [
-            |lease, conn| lease.commit_on(conn, count_up),
-            |lease, _| lease.verify(),
-            |lease, _| lease.renew(LONG),
-        ];
+        let asks: [ACommit; 2] = [Lease::verify, |lease| lease.renew(LONG)];
         for ask in asks {
             for lock in every_kind(&locks) {
                 let lease = lock.acquire(LONG).unwrap();
                 let mut only = pool.get().unwrap();
                 let () = redis::cmd("FLUSHALL").query(&mut *only).unwrap();
-                let asked = ask(&lease, &mut only);
+                let asked = ask(&lease);
                 assert!(matches!(asked, Err(Error::Lost { .. })), "{asked:?}");
             }
         }

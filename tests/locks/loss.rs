@@ -204,14 +204,14 @@ fn a_commit_writes_only_while_the_lock_is_held() {
         for lock in every_kind(&bench.locks) {
             let lease = lock.acquire(LONG).unwrap();
             let written: (i64,) = lease
-                .commit_on(&mut bench.conn, |pipe| {
+                .commit_returning(|pipe| {
                     pipe.cmd("INCR").arg("written");
                 })
                 .unwrap();
             assert!(written.0 > 0);
             let other = bench.server.connection().unwrap();
             take_away(other, lock.name());
-            let refused: Result<(i64,), _> = lease.commit_on(&mut bench.conn, |pipe| {
+            let refused: Result<(i64,), _> = lease.commit_returning(|pipe| {
                 pipe.cmd("INCR").arg("written");
             });
             assert!(is_lost(&refused), "{lock:?}");
@@ -228,16 +228,17 @@ fn take_away(mut conn: redis::Connection, name: &str) {
 fn a_commit_survives_a_renewal_in_between() {
     unless_halted(|| {
         let mut bench = bench();
-        let lock = bench.locks.write("a");
-        let lease = lock.acquire(LONG).unwrap();
         let proxy = Proxy::in_front_of(&bench.server).unwrap();
-        let mut conn = proxy.connection().unwrap();
+        let lease = crate::connect(&proxy.url())
+            .write("a")
+            .acquire(LONG)
+            .unwrap();
         let mut other = bench.server.connection().unwrap();
         proxy.at("MULTI").run(move || {
             let () = other.pexpire("lock:a", 15_000).unwrap();
         });
         let written: (i64,) = lease
-            .commit_on(&mut conn, |pipe| {
+            .commit_returning(|pipe| {
                 pipe.cmd("INCR").arg("written");
             })
             .unwrap();

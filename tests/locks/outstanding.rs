@@ -68,9 +68,8 @@ fn a_commit_without_an_answer_never_runs_in_the_next_turn() {
     let proxy = Proxy::in_front_of(&server).unwrap();
     earlier_hold(&server);
     let options = Options::new().hand_over(100, LONG);
-    let lock = crate::connect(&server.url()).lock("a").with(options);
-    let mut slow = proxy.connection().unwrap();
-    slow.set_read_timeout(Some(1_700 * MS)).unwrap();
+    let locks = impatient(&proxy.url(), 1_700 * MS);
+    let lock = locks.lock("a").with(options);
     let first = lock.acquire(LONG).unwrap();
     // The network delays the first holder's EXEC until the second has the lock.
     let (second_in, is_in) = mpsc::channel::<()>();
@@ -92,8 +91,8 @@ fn a_commit_without_an_answer_never_runs_in_the_next_turn() {
             assert_eq!(written, None, "written while the second one held the lock");
         });
         assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
-        let written = first.commit_on::<()>(&mut slow, |pipe| {
-            pipe.set("value", "by the first").ignore();
+        let written = first.commit(|pipe| {
+            pipe.set("value", "by the first");
         });
         assert!(matches!(written, Err(Error::Unknown { .. })), "{written:?}");
         first.release().unwrap();
@@ -113,12 +112,8 @@ fn an_answered_commit_does_not_prevent_a_hand_over() {
         thread::scope(|scope| {
             let waiter = scope.spawn(|| lock.acquire(LONG).unwrap());
             assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
-            let mut own = server.connection().unwrap();
-            first
-                .commit_on::<()>(&mut own, |pipe| {
-                    pipe.set("value", 1).ignore();
-                })
-                .unwrap();
+            let set = |pipe: &mut redis::Pipeline| _ = pipe.set("value", 1);
+            first.commit(set).unwrap();
             let before = calls(&mut conn, "del").unwrap();
             first.release().unwrap();
             let second = waiter.join().unwrap();

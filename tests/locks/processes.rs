@@ -82,7 +82,6 @@ fn holds_until_it_is_killed() {
     };
     let locks = crate::connect(&url).with(crate::options().lease(LEASE));
     let lease = locks.lock("a").acquire(LONG).unwrap();
-    let mut conn = redis::Client::open(url).unwrap().get_connection().unwrap();
     let mut say = std::io::stdout();
     // Before it prints: the reader may stop it at once.
     let mut last = Instant::now();
@@ -92,7 +91,7 @@ fn holds_until_it_is_killed() {
         if asked.duration_since(last) > LEASE {
             let held = lease.is_held();
             let commits = lease
-                .commit_on::<(i64,)>(&mut conn, |pipe| {
+                .commit(|pipe| {
                     pipe.cmd("INCR").arg("written");
                 })
                 .is_ok();

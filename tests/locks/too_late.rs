@@ -33,25 +33,20 @@ const KINDS: [Kind; 6] = [
     ("semaphore", |locks, name| locks.semaphore(name, 2)),
 ];
 
-/// The lock, another one for a set, and a connection to the server.
-struct Job<'a> {
+/// The lock, and another one for a set.
+struct Job {
     lock: Lock,
     other: Lock,
     written: String,
-    conn: &'a mut Connection,
     end: End,
 }
 
-type Call = (&'static str, fn(Job<'_>) -> Result<()>);
+type Call = (&'static str, fn(Job) -> Result<()>);
 
-const CALLS: [Call; 8] = [
+const CALLS: [Call; 7] = [
     ("commit", |job| job.held()?.commit(job.write())),
     ("commit_returning", |job| {
         job.held()?.commit_returning::<()>(job.write())
-    }),
-    ("commit_on", |job| {
-        let write = job.write();
-        job.held()?.commit_on(job.conn, write)
     }),
     ("commit_once", |job| {
         let lease = job.held()?;
@@ -76,7 +71,7 @@ const CALLS: [Call; 8] = [
     }),
 ];
 
-impl Job<'_> {
+impl Job {
     fn held(&self) -> Result<Lease> {
         let lease = self.lock.acquire(LONG)?;
         self.until_lost(&lease.lost());
@@ -186,7 +181,6 @@ fn nothing_is_written_after_the_end_of_a_hold() {
                 lock: lock_of(&locks, &name).with(end.options()),
                 other: locks.lock(&format!("{name} 2")),
                 written: format!("{name} written"),
-                conn: &mut proxy.connection().unwrap(),
                 end,
             };
             let written = job.written.clone();

@@ -267,19 +267,6 @@ fn held_locks_are_found_beside_the_data() {
 }
 
 #[test]
-fn a_commit_on_a_callers_connection_writes_or_is_refused() {
-    on_both(|world| {
-        let other = StandIn::new();
-        let lease = world.locks().lock("a").acquire(LONG).unwrap();
-        let committed = [world.pool(), other.pool().unwrap()].map(|pool| {
-            let mut conn = pool.get().unwrap();
-            told(&lease.commit_on::<()>(&mut conn, |pipe| _ = pipe.set("b", 1).ignore()))
-        });
-        (committed, lease.is_held(), other.commits().len())
-    });
-}
-
-#[test]
 fn a_read_is_retried_once_and_then_an_error() {
     let stand_in = StandIn::new();
     let lease = stand_in.locks().unwrap().lock("a").acquire(LONG).unwrap();
