@@ -36,7 +36,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// | topic | content |
 /// |---|---|
 /// | `server` | the product, its version, its address |
-/// | `topology` | one server, a master named by sentinels, or a cluster and the masters that answer |
+/// | `topology` | one server, a master of sentinels, or a cluster and the masters that answer |
 /// | `sentinels` | the sentinels in the URL that answer, and those that name this master |
 /// | `scripts` | `EVALSHA` and `EVAL`, with writes after `TIME` to the two keys of a lock |
 /// | `wake-ups` | notifications by `CLIENT TRACKING … REDIRECT`, and whether a message arrives |

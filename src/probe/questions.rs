@@ -30,12 +30,12 @@ const SLOW: Duration = Duration::from_millis(100);
 /// A greater difference between the clocks is reported.
 const APART: Duration = Duration::from_secs(1);
 
-/// The commands of all kinds of locks, each in a form that changes nothing; `KEY` stands for the key.
+/// The commands of all kinds of locks, each in a form that changes nothing. `KEY` is the key.
 ///
 /// A server first compares the number of arguments with the command, then checks the access list,
 /// and then executes. So each form has enough arguments, and does not touch a key that does not
-/// exist. A lifetime of 0, a field without a value, a word in place of a number and an `EXEC` without
-/// a transaction are refused. `MULTI` comes last, since only closing the connection ends it.
+/// exist. A lifetime of 0, a field without a value, a word in place of a number and an `EXEC`
+/// without a transaction are refused. `MULTI` comes last, since only closing the connection ends it.
 const COMMANDS: &str = "eval return(1) 0, evalsha 0 0, time, get KEY, exists KEY, type KEY, \
                         pttl KEY, del KEY, pexpire KEY 1, pexpireat KEY 1, set KEY a PX 0, \
                         hget KEY a, hmget KEY a, hgetall KEY, hlen KEY, hdel KEY a, \
@@ -58,7 +58,7 @@ pub(super) struct Questions<'a> {
     findings: Vec<Finding>,
 }
 
-type Found = (Severity, String);
+type Judged = (Severity, String);
 
 impl<'a> Questions<'a> {
     /// Returns the findings in the order of the table at [`Probe`](super::Probe).
@@ -101,7 +101,7 @@ impl<'a> Questions<'a> {
         &mut self,
         topic: &'static str,
         otherwise: Severity,
-        question: impl FnOnce(&mut Self) -> Result<Found>,
+        question: impl FnOnce(&mut Self) -> Result<Judged>,
     ) {
         let (severity, found) = question(self).unwrap_or_else(|error| {
             self.connection = self.take().ok();
@@ -116,12 +116,11 @@ impl<'a> Questions<'a> {
         if self.is_gone || self.deadline.has_passed() {
             return Err(no_answer().into());
         }
-        let connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => {
-                let opened = self.connector.open();
-                opened.inspect_err(|_| self.is_gone = true)?.connection
-            }
+        let connection = if let Some(connection) = self.connection.take() {
+            connection
+        } else {
+            let opened = self.connector.open();
+            opened.inspect_err(|_| self.is_gone = true)?.connection
         };
         self.limit(&connection)?;
         Ok(connection)
@@ -151,7 +150,7 @@ impl<'a> Questions<'a> {
         found.ok_or_else(|| Error::other("not reported by INFO"))
     }
 
-    fn server(&self) -> Result<Found> {
+    fn server(&self) -> Result<Judged> {
         let version = match self.field("valkey_version") {
             Ok(version) => format!("Valkey {version}"),
             Err(_) => format!("Redis {}", self.field("redis_version")?),
@@ -162,7 +161,7 @@ impl<'a> Questions<'a> {
         ))
     }
 
-    fn topology(&self) -> Found {
+    fn topology(&self) -> Judged {
         let (severity, found) = if self.field("redis_mode").is_ok_and(|mode| mode == "cluster") {
             (
                 Fails,
@@ -179,7 +178,7 @@ impl<'a> Questions<'a> {
     }
 
     /// Asks each sentinel of the URL.
-    fn sentinels(&self) -> Option<Found> {
+    fn sentinels(&self) -> Option<Judged> {
         let survey = self.connector.survey(self.deadline)?;
         let (asked, answered, agreed) = (survey.asked, survey.answered, survey.agreed);
         let is_good = survey.differing.is_none() && asked > 1 && agreed == asked;
@@ -194,13 +193,13 @@ impl<'a> Questions<'a> {
         self.use_for(|connection| call.send(connection))
     }
 
-    fn scripts(&mut self) -> Result<Found> {
+    fn scripts(&mut self) -> Result<Judged> {
         self.write()?;
         Ok((Good, "executed, with writes after TIME".to_owned()))
     }
 
     /// Writes the key, which a listener has to hear of.
-    fn wake_ups(&mut self) -> Result<Found> {
+    fn wake_ups(&mut self) -> Result<Judged> {
         self.connection = Some(self.take()?);
         let mut listener = self.connector.open_to_listen()?.connection;
         let id = redis::cmd("CLIENT").arg("ID").query(&mut listener)?;
@@ -219,7 +218,7 @@ impl<'a> Questions<'a> {
     }
 
     /// Waits for the replicas to have what the questions before have written.
-    fn replicas(&mut self) -> Result<Found> {
+    fn replicas(&mut self) -> Result<Judged> {
         let connected = self.field("connected_slaves")?.parse().unwrap_or(0).max(1);
         let mut wait = redis::cmd("WAIT");
         wait.arg(connected).arg(REPLICAS_WAIT);
@@ -228,20 +227,20 @@ impl<'a> Questions<'a> {
         Ok((good_if(confirmed >= connected), found))
     }
 
-    fn memory(&self) -> Result<Found> {
+    fn memory(&self) -> Result<Judged> {
         let (policy, most) = (self.field("maxmemory_policy")?, self.field("maxmemory")?);
         let is_good = policy == "noeviction" || most == "0";
         Ok((good_if(is_good), format!("{policy}, maxmemory {most}")))
     }
 
-    fn persistence(&self) -> Result<Found> {
+    fn persistence(&self) -> Result<Judged> {
         let has_file = self.field("aof_enabled")? == "1";
         let no = if has_file { "" } else { "no " };
         Ok((good_if(has_file), format!("{no}append-only file")))
     }
 
     /// Compares the clocks by the fastest of several round trips.
-    fn clock(&mut self) -> Result<Found> {
+    fn clock(&mut self) -> Result<Judged> {
         let mut fastest = None;
         for _ in 0..SAMPLES {
             let (sent, local) = (time::now(), SystemTime::now());
@@ -261,7 +260,7 @@ impl<'a> Questions<'a> {
         Ok((good_if(is_good), found))
     }
 
-    fn commands(&mut self) -> Result<Found> {
+    fn commands(&mut self) -> Result<Judged> {
         let mut all = Pipeline::new();
         for form in COMMANDS.split(", ") {
             let words = form.split_whitespace();

@@ -62,7 +62,7 @@ fn ask_one(
     let mut findings = ask(&connector, found.ok_or_else(no_answer)?, deadline)?;
     let address = connector.address(deadline)?;
     for finding in findings.iter_mut().filter(|it| it.severity > Good) {
-        finding.found += &format!(", at {address}");
+        finding.found = format!("{}, at {address}", finding.found);
     }
     Ok(findings)
 }
@@ -71,10 +71,11 @@ fn topology(nodes: &Nodes, answered: usize, failed: Option<&Error>) -> Finding {
     let (shards, unserved) = nodes.shards();
     let mut found = format!("a cluster of {} shards", shards.len());
     if let Some(error) = failed {
-        found += &format!(", of which {answered} answer: {}", reason(error));
+        found = format!("{found}, of which {answered} answer: {}", reason(error));
     }
     if unserved > 0 {
-        found += &format!(", unserved slots: {unserved}{}", nodes.why_unserved());
+        let why = nodes.why_unserved();
+        found = format!("{found}, unserved slots: {unserved}{why}");
     }
     let is_good = failed.is_none() && unserved == 0;
     Finding::new("topology", if is_good { Good } else { Fails }, found)
