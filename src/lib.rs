@@ -42,6 +42,7 @@
 //! | detect the loss of a lock | [`Lease::check`], [`LostSignal`] |
 //! | elect a leader, and tell its address | [`Lock::acquire`]: [how](docs::guide#leader) |
 //! | cancel a wait, at Ctrl-C or from another thread | [`Cancel`] |
+//! | stop the renewal after a time | [`Options::max_hold`] |
 //! | set the lease, the prefix, replicas, hooks | [`Options`] |
 //! | pass a lock to another process | [`Lease::detach`], [`Lock::adopt`] |
 //! | test without a server | the feature `testing`: [how](docs::guide#testing-without-a-server) |
