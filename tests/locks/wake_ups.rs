@@ -6,11 +6,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Locks, Options, RenewalState};
+use leasehold::{Locks, Options, Owner, RenewalState};
 use redis::Commands;
 
 use crate::{
-    common::{Proxy, SLACK, Server, hold::comes_true, wait::unless_halted},
+    common::{
+        Proxy, SLACK, Server,
+        hold::{comes_true, every_kind},
+        wait::{at_once, in_time, told_of_keys, unless_halted},
+    },
     waiting::waiting,
 };
 
@@ -86,4 +90,49 @@ fn the_next_waiter_gets_an_expired_lock_without_a_message() {
             assert!(second - first < lease + SLACK, "{:?}", second - first);
         });
     });
+}
+
+/// Only the script that granted it has read it: the watchdog reads the lease later, if at all.
+#[test]
+fn a_waiter_behind_a_grant_is_woken_if_the_lock_is_taken_away_at_once() {
+    // A reader would share it.
+    let kinds = (0..6).filter(|kind| *kind != 2);
+    at_once(kinds, |kind| in_time(500 * MS, || taken_away_at_once(kind)));
+}
+
+/// Returns the time until the waiter behind has the lock.
+fn taken_away_at_once(kind: usize) -> Duration {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let [ours, theirs] = [(); 2].map(|()| Locks::connect(&server.url()).unwrap());
+    let acquired = |locks: &Locks, owner| {
+        let kept = Options::new().lease(3 * LONG).renewal(false);
+        let options = kept.owner(Owner::new(owner).unwrap());
+        let lock = every_kind(locks)[kind].clone().with(options);
+        lock.acquire(LONG).unwrap()
+    };
+    let _held = acquired(&theirs, "their thread");
+    // The watchdog has read it.
+    assert!(comes_true(|| told_of_keys(&mut conn).unwrap() > 0));
+    let read_by_one = told_of_keys(&mut conn).unwrap();
+    let lock = &every_kind(&ours)[kind];
+    let key = format!("lock:{}", lock.name());
+    thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            let mut conn = server.connection().unwrap();
+            let lease = acquired(&ours, "first");
+            let () = conn.del(&key).unwrap();
+            (Instant::now(), lease)
+        });
+        assert!(comes_true(|| waiting(lock) == 1));
+        let second = scope.spawn(|| acquired(&ours, "second"));
+        assert!(comes_true(|| waiting(lock) == 2));
+        // The first has been refused.
+        assert!(comes_true(|| told_of_keys(&mut conn).unwrap() > read_by_one));
+        // One key, and one notification.
+        let () = conn.del(&key).unwrap();
+        let (freed, _first) = first.join().unwrap();
+        let _second = second.join().unwrap();
+        freed.elapsed()
+    })
 }

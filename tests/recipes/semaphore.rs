@@ -266,6 +266,41 @@ fn both_keys_expire_from_the_first_permit_on_and_renewals_only_extend() {
     assert_eq!(conn.pttl::<_, i64>(KEY).unwrap(), -1);
 }
 
+/// The end is the last millisecond in which a permit counts.
+#[test]
+fn a_permit_counts_until_its_end_and_no_longer() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    for (later, is_free) in [(0, false), (1, true)] {
+        let token = take(&mut conn, 1, LONG).unwrap();
+        let told = format!(
+            "{} * 1000",
+            end(&mut conn, &token).unwrap() + f64::from(later)
+        );
+        let asked: Option<i64> =
+            with_clock(&told, "acquire", &["9", "1", "x", "0"], &Token::random())
+                .query(&mut conn)
+                .unwrap();
+        assert_eq!(asked.is_some(), is_free, "{later}");
+        let () = conn.del(&[KEY, COMPANION]).unwrap();
+    }
+}
+
+/// The script with the clock `told`.
+fn with_clock(told: &str, script: &str, words: &[&str], token: &Token) -> redis::Cmd {
+    let script = format!("recipes/semaphore/{script}.lua");
+    let parts = [
+        "recipes/companion.lua",
+        "recipes/semaphore/permits.lua",
+        &script,
+    ];
+    let mut command = redis::cmd("EVAL");
+    command.arg(told_the_time(&parts, told));
+    command.arg((2, KEY, COMPANION)).arg(token.to_string());
+    command.arg(words);
+    command
+}
+
 /// A server may report a later time than the start of the script, from which it counts the key's
 /// lifetime.
 #[test]
@@ -276,22 +311,11 @@ fn a_pause_within_a_script_does_not_end_a_longer_lease() {
     let short = take(&mut conn, 3, LONG / 2).unwrap();
     let other = Token::random();
     let [acquired, renewed] = [
-        ("acquire", &other, vec!["100", "4", "somebody", "0"]),
-        ("renew", &short, vec!["1000"]),
+        ("acquire", &other, &["100", "4", "somebody", "0"][..]),
+        ("renew", &short, &["1000"]),
     ]
     .map(|(script, token, words)| {
-        let script = format!("recipes/semaphore/{script}.lua");
-        let parts = [
-            "recipes/companion.lua",
-            "recipes/semaphore/permits.lua",
-            &script,
-        ];
-        let granted = redis::cmd("EVAL")
-            .arg(told_the_time(&parts, "real + 400000"))
-            .arg((2, KEY, COMPANION))
-            .arg(token.to_string())
-            .arg(words)
-            .query::<i64>(&mut conn);
+        let granted = with_clock("real + 400000", script, words, token).query::<i64>(&mut conn);
         assert!(granted.unwrap() > 0);
         let left: i64 = conn.pttl(KEY).unwrap();
         let longest: i64 = conn.zscore(KEY, long.to_string()).unwrap();
