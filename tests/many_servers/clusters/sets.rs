@@ -6,7 +6,7 @@ use leasehold::{Error, LockSet, Options};
 use redis::Commands;
 
 use super::{connect, kinds, moving::Moved, mutex, patient};
-use crate::common::{LONG, MS, cluster::shared, hold::comes_true};
+use crate::common::{LONG, MS, Resharding, cluster::shared, hold::comes_true};
 
 #[test]
 fn a_set_spans_shards_but_commits_in_one_slot_only() {
@@ -123,4 +123,30 @@ fn what_a_set_does_not_keep_is_given_back_on_every_shard() {
     for lock in all() {
         assert!(!lock.inspect().unwrap().is_held(), "{}", lock.name());
     }
+}
+
+/// The node has given away the keys, and refuses each release with `ASK`.
+#[test]
+fn a_set_whose_slot_is_on_its_way_is_released_once_it_has_arrived() {
+    let cluster = shared();
+    let locks = patient(&cluster);
+    let tag = cluster.tag(0, "set-asks").unwrap();
+    let slot = cluster.slot_of(&tag).unwrap();
+    let leases = LockSet::of(kinds(&locks, &tag)).acquire(LONG).unwrap();
+    let mut resharding = Resharding::new(&cluster, 0, 1).unwrap();
+    resharding.open(&[slot]).unwrap();
+    resharding.move_keys(slot).unwrap();
+    thread::scope(|scope| {
+        let released = scope.spawn(|| leases.release());
+        thread::sleep(300 * MS);
+        let waits = !released.is_finished();
+        resharding.close(&[slot]).unwrap();
+        released.join().unwrap().unwrap();
+        assert!(waits);
+    });
+    for lock in kinds(&locks, &tag) {
+        assert!(!lock.inspect().unwrap().is_held(), "{}", lock.name());
+    }
+    let mut back = Resharding::new(&cluster, 1, 0).unwrap();
+    back.run(&[slot]).unwrap();
 }

@@ -1,15 +1,15 @@
 //! The command ends before the lock does.
 
-use std::time::Instant;
+use std::{thread, time::Instant};
 
 use nix::sys::signal::Signal;
 
 use crate::{
     common::{
         SLACK, Server,
-        wait::{at_once, comes_true, unless_halted},
+        wait::{TOO_SLOW, at_once, comes_true, unless_halted},
     },
-    lockrun::tool::{LONG, Tool, guardian, is_ignored, is_locked, ms, run, send},
+    lockrun::tool::{LONG, Tool, children, guardian, is_ignored, is_locked, ms, run, send},
 };
 
 #[test]
@@ -32,23 +32,79 @@ fn a_signal_ends_the_command_before_the_lock_is_released() {
     });
 }
 
+/// Further signals are passed on, and give it no more time.
 #[test]
 fn a_command_that_ignores_the_signal_is_killed_after_the_grace_period() {
-    unless_halted(|| {
+    at_once([1, 100], |signals| {
         let server = Server::start().unwrap();
         let script = format!("trap '' TERM; echo in; {LONG}");
-        let mut tool = Tool::start(&server, "--grace 400ms", &script);
+        let mut tool = Tool::start(&server, "--grace 1s", &script);
         tool.hear("in");
         let asked = Instant::now();
-        tool.signal(Signal::SIGTERM);
+        for _ in 0..signals {
+            if tool.is_running() {
+                tool.signal(Signal::SIGTERM);
+                thread::sleep(ms(50));
+            }
+        }
         tool.ends_with(137);
         // Not later either: it does not wait for a dead process.
         let ended_after = asked.elapsed();
         assert!(
-            ended_after >= ms(400) && ended_after < ms(3_000) + SLACK,
+            ended_after >= ms(1_000) && ended_after < ms(4_000) + SLACK,
             "{ended_after:?}"
         );
         assert!(!is_locked(&server));
+    });
+}
+
+/// The lock is lost while lockrun ends the processes that the command has left: they had no right
+/// to it any more, and the command had it all the time.
+#[test]
+fn a_command_that_ended_under_its_lock_has_not_lost_it() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let left = format!("trap 'echo told' TERM; echo in; {LONG}; {LONG}");
+        let script = format!("({left}) & read go; exit 3");
+        let mut tool = Tool::start(&server, "--lease 6s --grace 2s", &script);
+        tool.hear("in").tells("go");
+        tool.hear("told").signal(Signal::SIGSTOP);
+        assert!(comes_true(|| !is_locked(&server)));
+        tool.signal(Signal::SIGCONT);
+        tool.ends_with(3);
+    });
+}
+
+/// The guardian is stopped before it is ready, so the command cannot start.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_command_whose_lease_ends_before_its_start_does_not_run() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let has_stopped_it = (0..20).any(|_| {
+            let mut tool = Tool::start(&server, "--lease 1s", "echo in; read go");
+            let Some(guardian) = children(&mut tool, 1).pop() else {
+                return false;
+            };
+            send(guardian, Signal::SIGSTOP);
+            thread::sleep(ms(300));
+            if children(&mut tool, 1) != [guardian] {
+                // It was ready before.
+                send(guardian, Signal::SIGCONT);
+                tool.hear("in").close();
+                tool.ends();
+                return false;
+            }
+            server.freeze().unwrap();
+            thread::sleep(ms(1_000));
+            send(guardian, Signal::SIGCONT);
+            let ended = tool.ends_with(70);
+            server.thaw().unwrap();
+            let told = "lockrun: `a` could not be renewed in time: the command has not run";
+            assert_eq!((&*ended.out, ended.last()), ("", told));
+            true
+        });
+        assert!(has_stopped_it, "{TOO_SLOW}");
     });
 }
 

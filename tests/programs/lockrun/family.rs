@@ -8,9 +8,9 @@ use redis::Commands;
 use crate::{
     common::{
         SLACK, Server,
-        wait::{PATIENCE, at_once, comes_true, unless_halted},
+        wait::{at_once, comes_true, unless_halted},
     },
-    lockrun::tool::{KEY, LONG, Tool, is_locked, lockrun, ms, send},
+    lockrun::tool::{KEY, LONG, Tool, children, is_locked, lockrun, ms, send},
 };
 
 /// Commands that take the job out of the group. Some end at once when they are told to.
@@ -86,7 +86,8 @@ fn of_a_lockrun_killed_at_the_start_of_its_command_no_process_is_left() {
         let server = Server::start().unwrap();
         let mut command = lockrun(&server);
         let mut tool = Tool::spawn(command.args(["--", "setsid", "sh", "-c", LONG]));
-        await_the_command(&mut tool);
+        // The guardian is the first of them.
+        children(&mut tool, 2);
         tool.signal(Signal::SIGKILL);
         tool.silence();
     });
@@ -146,7 +147,8 @@ fn a_process_that_leaves_the_group_while_the_command_is_told_to_end_ends_too() {
         let server = Server::start().unwrap();
         let script = format!("setsid sh -c 'trap \"\" TERM; {LONG}'; true");
         let mut tool = Tool::start(&server, "--grace 300ms", &script);
-        await_the_command(&mut tool);
+        // The guardian is the first of them.
+        children(&mut tool, 2);
         thread::sleep(ms(number / 2));
         tool.signal(Signal::SIGTERM);
         tool.silence();
@@ -154,16 +156,20 @@ fn a_process_that_leaves_the_group_while_the_command_is_told_to_end_ends_too() {
     });
 }
 
-/// Returns as soon as its process exists.
-fn await_the_command(tool: &mut Tool) {
-    let lockrun = tool.pid();
-    let children = format!("/proc/{lockrun}/task/{lockrun}/children");
-    let children = || fs::read_to_string(&children).unwrap();
-    let since = Instant::now();
-    // The guardian is the first of them.
-    while children().split_whitespace().count() < 2 {
-        assert!(since.elapsed() < PATIENCE && tool.is_running());
-    }
+/// Its name stands before the other fields of `/proc/PID/stat`.
+#[test]
+fn a_process_whose_name_has_a_parenthesis_and_a_blank_ends_too() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let script = "name=$(mktemp -d)/'a) b'; cp \"$(command -v sleep)\" \"$name\"; \
+                      setsid \"$name\" 20 & echo $!; wait";
+        let mut tool = Tool::apart(&server, "--lease 3s", script);
+        let named = format!("/proc/{}/comm", tool.line());
+        let has_its_name = || fs::read_to_string(&named).is_ok_and(|it| it == "a) b\n");
+        assert!(comes_true(has_its_name));
+        tool.signal(Signal::SIGKILL);
+        tool.silence();
+    });
 }
 
 /// The rest of its lease no longer counts.

@@ -324,6 +324,18 @@ fn a_key_that_is_not_a_lock_is_reported_and_the_others_are_not_held() {
             (&json!("b"), &json!(64))
         );
         assert_eq!(taken[2]["released"], false);
+
+        // The code is that of the first failure.
+        let mut denied = redis::cmd("ACL");
+        denied.arg(&["SETUSER", "default", "resetkeys", "~*a*", "~*b*"]);
+        denied.exec(&mut conn).unwrap();
+        for (names, code) in [("b --name c", 64), ("c --name b", 69)] {
+            let status = ask(&server, &format!("--name {names} --status"));
+            let taken = ask(&server, &format!("--name {names} --force-release"));
+            assert_eq!(taken.code, code, "{taken:?}");
+            // A look at a key that is no lock is no failure.
+            assert_eq!(status.code, 69, "{status:?}");
+        }
     });
 }
 

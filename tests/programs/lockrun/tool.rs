@@ -8,7 +8,7 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{Receiver, channel},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -255,6 +255,22 @@ pub(crate) fn run(server: &Server, args: &str, script: &str) -> Ended {
 #[track_caller]
 pub(crate) fn ask(server: &Server, args: &str) -> Ended {
     Tool::spawn(lockrun(server).args(args.split_whitespace())).ends()
+}
+
+/// Its children, as soon as it has so many: the guardian is the first.
+pub(crate) fn children(tool: &mut Tool, count: usize) -> Vec<u32> {
+    let lockrun = tool.pid();
+    let listed = format!("/proc/{lockrun}/task/{lockrun}/children");
+    let since = Instant::now();
+    loop {
+        let listed = fs::read_to_string(&listed).unwrap_or_default();
+        let numbers = listed.split_whitespace().map(|it| it.parse().unwrap());
+        let numbers: Vec<_> = numbers.collect();
+        if numbers.len() >= count {
+            return numbers;
+        }
+        assert!(since.elapsed() < PATIENCE && tool.is_running());
+    }
 }
 
 pub(crate) fn send(process: u32, signal: Signal) {
