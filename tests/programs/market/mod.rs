@@ -2,9 +2,15 @@
 
 mod program;
 
-use std::{collections::BTreeSet, fs, os::unix::process::CommandExt, path::Path, process::Output};
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Command, Output},
+};
 
-use crate::common::{Server, wait::at_once};
+use crate::common::{Server, server::find_binary, wait::at_once};
 use program::{
     Wrapper, ended, is_alive, market, run, signal, started, wait_for_trade, write_script,
 };
@@ -250,10 +256,35 @@ fn without_a_server_one_line_says_how_to_install_one() {
         command
             .env("PATH", path)
             .env("RUST_BACKTRACE", "1")
-            .env_remove("LEASEHOLD_REDIS_SERVER");
+            // Only by this name: not as what `.ci/setup` has fetched.
+            .env("LEASEHOLD_REDIS_SERVER", "redis-server");
         let line = failure(&ended(started(&mut command)), 1);
         assert!(line.contains("install the package redis-server"), "{line}");
     });
+}
+
+/// `.ci/setup` fetches one where it can install none.
+#[test]
+fn a_fetched_server_is_found_beside_the_program() {
+    let target = tempfile::tempdir().unwrap();
+    let [servers, programs] = ["servers", "debug"].map(|name| target.path().join(name));
+    fs::create_dir(&servers).unwrap();
+    fs::create_dir(&programs).unwrap();
+    let (path, binary) = (env::var("PATH").unwrap(), find_binary().unwrap());
+    let fetched = format!("PATH='{path}' exec '{binary}' \"$@\"");
+    write_script(&servers.join("redis-server"), &fetched);
+    let copied = Command::new("cp")
+        .arg(market("").get_program())
+        .arg(&programs)
+        .status();
+    assert!(copied.unwrap().success());
+    let mut command = Command::new(programs.join("market"));
+    command
+        .args(["--seconds", "0.1", "--listers", "1", "--buyers", "1"])
+        .env("PATH", "")
+        .env_remove("LEASEHOLD_REDIS_SERVER");
+    let output = ended(started(&mut command));
+    assert!(output.status.success(), "{output:?}");
 }
 
 #[test]
