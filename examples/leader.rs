@@ -2,10 +2,10 @@
 //!
 //! `cargo run --example leader [redis://…]`
 //!
-//! Start it in several terminals, and stop the leader with Ctrl-C or `kill` (it hands over at
-//! once),
-//! `kill -9` (another one leads after the lease), or `kill -STOP` and later `kill -CONT` (it
-//! notices that another one leads, and waits again).
+//! Start it in several terminals with the URL of one server: if the first one has started a private
+//! server, it prints that URL. Stop the leader with Ctrl-C or `kill` (it hands over at once), `kill
+//! -9` (another one leads after the lease), or `kill -STOP` and later `kill -CONT` (it notices that
+//! another one leads, and waits again).
 #![allow(clippy::print_stdout, reason = "a command-line program")]
 
 mod at_hand;
