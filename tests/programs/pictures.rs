@@ -1,5 +1,5 @@
 //! The pictures on the pages match the output of the examples, except for times and other numbers.
-//! The code on the pages matches that of the examples and the library.
+//! The code on the pages matches that of the examples and the library, and their links are defined.
 
 use std::{collections::BTreeSet, fs, path::Path, sync::Mutex, thread};
 
@@ -225,5 +225,37 @@ fn a_chinese_page_has_the_code_and_the_output_of_the_english_page() {
             blocks.map(str::to_owned).collect()
         };
         assert_eq!(blocks(&chinese), blocks(&english), "{}", name.display());
+    }
+}
+
+/// `src/docs/links.md` defines each link of such a page once more, for rustdoc.
+#[test]
+fn rustdoc_can_follow_each_link_of_a_page_in_the_documentation() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let [modules, links] = ["mod.rs", "links.md"]
+        .map(|file| fs::read_to_string(root.join("src/docs").join(file)).unwrap());
+    let pages = modules.split("\"../../").skip(1);
+    let pages: Vec<_> = pages.filter_map(|page| page.split('"').next()).collect();
+    assert!(pages.contains(&"docs/guarantees.md"), "{pages:?}");
+    for page in pages {
+        let text = fs::read_to_string(root.join(page)).unwrap();
+        for prose in text.split("```").step_by(2) {
+            for target in prose.split("](").skip(1) {
+                let is_within = target.starts_with('#') || target.starts_with("https://");
+                let target = target.split(')').next();
+                assert!(
+                    is_within,
+                    "{page}: {target:?} needs a definition at the end"
+                );
+            }
+        }
+        let definitions = text.lines().filter_map(|line| line.split_once("]: "));
+        let is_label = |text: &str| text.starts_with('[') && !text.contains("][");
+        for (label, _) in definitions.filter(|(label, _)| is_label(label)) {
+            let defined = links
+                .lines()
+                .any(|line| line.starts_with(&format!("{label}]: ")));
+            assert!(defined, "{page}: {label}] is missing in src/docs/links.md");
+        }
     }
 }
