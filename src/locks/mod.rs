@@ -82,8 +82,8 @@ impl Locks {
     /// Creates locks on the server of this URL, with their own [`Pool`].
     ///
     /// [`Pool::connect`] lists the forms of URL. The feature `cluster` adds that of a cluster, such
-    /// as `redis+cluster://a:7000,b:7000,c:7000`. [A page](crate::docs::servers) says what to set on
-    /// the servers.
+    /// as `redis+cluster://a:7000,b:7000,c:7000`. [A page](crate::docs::servers) says what to set
+    /// on the servers.
     ///
     /// Opens no connection and does not wait. **Create one for the whole program**; clones share
     /// it. Each has its own threads, which may run for up to 30 s after the last clone is dropped:
