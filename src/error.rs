@@ -19,8 +19,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The function that failed, and its lock or key.
 ///
-/// Both are empty in an error that `?` converted from redis-rs in the caller's own closure.
+/// Both are empty in an error that concerns no lock, such as that of
+/// [`Pool::get`](crate::Pool::get), and in one that `?` converted from redis-rs in the caller's own
+/// closure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ErrorContext {
     /// The function, such as `Lock::acquire`.
     pub operation: &'static str,
@@ -149,6 +152,8 @@ pub enum Error {
     /// An argument is invalid. Nothing was sent or, if only the server can check it, nothing was
     /// done.
     Invalid {
+        /// The function and the lock.
+        context: ErrorContext,
         /// The argument's name.
         argument: &'static str,
         /// The rule that the argument breaks.
@@ -157,11 +162,15 @@ pub enum Error {
     /// The server is older than Redis 6.2 or Valkey 7.2, the oldest supported versions. Only
     /// [`Pool`](crate::Pool) checks this.
     TooOld {
+        /// The function and the lock.
+        context: ErrorContext,
         /// The version that the server reports.
         found: String,
     },
     /// The pool could not lend a connection in time.
     Pool {
+        /// The function and the lock.
+        context: ErrorContext,
         /// The reason: the server cannot be reached, or all connections are in use.
         reason: String,
         /// The last attempt to connect, if one failed.
@@ -174,18 +183,46 @@ pub enum Error {
     /// first [`Pool`](crate::Pool) or [`Locks`](crate::Locks), or execute a program in the child
     /// (`std::process::Command`). New ones in the child are not safe: a mutex that another thread
     /// held at the fork stays locked in the child, so they may hang.
-    Forked,
+    Forked {
+        /// The function and the lock.
+        context: ErrorContext,
+    },
     /// A thread could not be started.
     Thread {
+        /// The function and the lock.
+        context: ErrorContext,
         /// The error from the operating system.
         source: Arc<io::Error>,
     },
     /// The caller's own error, returned by the closure of a transaction: see [`Error::other`].
     /// Nothing was written.
     Other {
-        /// The caller's error.
-        source: Arc<dyn std::error::Error + Send + Sync>,
+        /// The caller's error, with its causes and its backtrace.
+        source: Arc<anyhow::Error>,
     },
+}
+
+/// Every error but the caller's own has a context.
+macro_rules! context_of {
+    ($error:expr) => {
+        match $error {
+            Error::Contended { context, .. }
+            | Error::Cancelled { context }
+            | Error::Lost { context, .. }
+            | Error::Unknown { context, .. }
+            | Error::Redis { context, .. }
+            | Error::Partial { context, .. }
+            | Error::Reply { context, .. }
+            | Error::TooFewReplicas { context, .. }
+            | Error::WrongKind { context, .. }
+            | Error::Invalid { context, .. }
+            | Error::TooOld { context, .. }
+            | Error::Pool { context, .. }
+            | Error::Forked { context }
+            | Error::Thread { context, .. } => Some(context),
+            Error::Other { .. } => None,
+        }
+    };
 }
 
 impl Error {
@@ -201,7 +238,8 @@ impl Error {
     /// ```
     /// # fn write_again() {}
     /// # fn check_whether_it_was_written() {}
-    /// # let outcome: leasehold::Result<()> = Err(leasehold::Error::other("the item is sold"));
+    /// # use anyhow::anyhow;
+    /// # let outcome: leasehold::Result<()> = Err(leasehold::Error::other(anyhow!("sold")));
     /// match outcome {
     ///     Ok(()) => {}
     ///     Err(error) if error.did_not_happen() => write_again(),
@@ -262,55 +300,75 @@ impl Error {
     }
 
     /// Returns the function and the lock, for every error of an operation on a lock.
+    ///
+    /// `None`: the operation concerns no lock, or the error is [your own](Self::Other).
     #[must_use]
     pub fn context(&self) -> Option<&ErrorContext> {
-        match self {
-            Self::Contended { context, .. }
-            | Self::Cancelled { context }
-            | Self::Lost { context, .. }
-            | Self::Unknown { context, .. }
-            | Self::Redis { context, .. }
-            | Self::Partial { context, .. }
-            | Self::Reply { context, .. }
-            | Self::TooFewReplicas { context, .. }
-            | Self::WrongKind { context, .. } => Some(context),
-            _ => None,
-        }
+        context_of!(self).filter(|context| !context.operation.is_empty())
     }
 
-    /// Returns true if `?` converted this from a redis-rs error, so that it names no function.
-    pub(crate) fn is_unnamed(&self) -> bool {
-        matches!(self.context(), Some(ErrorContext { operation: "", .. }))
+    /// Returns the place for the function and the lock. `None`: the error is the caller's own.
+    fn context_mut(&mut self) -> Option<&mut ErrorContext> {
+        context_of!(self)
     }
 
-    /// Wraps an error or a text of your own, for the closure of a
-    /// [transaction](crate::Lease::transaction) to return.
+    /// Wraps an error of your own, for the closure of a [transaction](crate::Lease::transaction) to
+    /// return. `?` does the same with an [`anyhow::Error`].
     ///
     /// ```
-    /// let error = leasehold::Error::other("the item is sold");
+    /// use anyhow::anyhow;
+    /// use leasehold::Error;
+    ///
+    /// let error = Error::other(anyhow!("17 has it").context("the item is sold"));
     /// assert_eq!(error.to_string(), "the item is sold");
+    /// assert_eq!(format!("{:#}", anyhow::Error::new(error)), "the item is sold: 17 has it");
     /// ```
     #[must_use]
-    pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        let source = Arc::from(error.into());
+    pub fn other(error: impl Into<anyhow::Error>) -> Self {
+        let source = Arc::new(error.into());
         Self::Other { source }
     }
 
     pub(crate) fn invalid(argument: &'static str, reason: impl Into<String>) -> Self {
-        let reason = reason.into();
-        Self::Invalid { argument, reason }
+        Self::Invalid {
+            context: ErrorContext::default(),
+            argument,
+            reason: reason.into(),
+        }
+    }
+
+    pub(crate) fn pool(reason: impl Into<String>, source: Option<RedisError>) -> Self {
+        Self::Pool {
+            context: ErrorContext::default(),
+            reason: reason.into(),
+            source,
+        }
+    }
+
+    pub(crate) fn too_old(found: impl Into<String>) -> Self {
+        Self::TooOld {
+            context: ErrorContext::default(),
+            found: found.into(),
+        }
+    }
+
+    pub(crate) fn forked() -> Self {
+        let context = ErrorContext::default();
+        Self::Forked { context }
     }
 
     pub(crate) fn thread(source: io::Error) -> Self {
-        let source = Arc::new(source);
-        Self::Thread { source }
+        Self::Thread {
+            context: ErrorContext::default(),
+            source: Arc::new(source),
+        }
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.context() {
-            Some(ErrorContext { operation: "", .. }) | None => {}
+            None => {}
             Some(ErrorContext { operation, lock }) => write!(f, "{operation} on `{lock}`: ")?,
         }
         let text = match self {
@@ -355,18 +413,20 @@ impl fmt::Display for Error {
                 return write!(f, "only {had} of {wanted} replicas confirmed it in time");
             }
             Self::WrongKind { found, .. } => return write!(f, "found {found}"),
-            Self::Invalid { argument, reason } => return write!(f, "invalid {argument}: {reason}"),
-            Self::TooOld { found } => {
+            Self::Invalid {
+                argument, reason, ..
+            } => return write!(f, "invalid {argument}: {reason}"),
+            Self::TooOld { found, .. } => {
                 write!(f, "the server is too old ({found}): ")?;
                 "Redis 6.2 or Valkey 7.2 is required"
             }
             Self::Pool { reason, .. } => return f.write_str(reason),
-            Self::Forked => {
+            Self::Forked { .. } => {
                 "this process is a forked child, and the pool is its parent's: fork before creating \
                  a pool, or execute a program in the child"
             }
             Self::Thread { .. } => "could not start a thread",
-            Self::Other { source } => return source.fmt(f),
+            Self::Other { source } => return write!(f, "{source}"),
         };
         f.write_str(text)
     }
@@ -395,7 +455,7 @@ impl std::error::Error for Error {
                 source: Some(source),
                 ..
             } => Some(std::error::Error::source(source).unwrap_or(source)),
-            Self::Thread { source } => Some(&**source),
+            Self::Thread { source, .. } => Some(&**source),
             Self::Lost { source, .. } => source
                 .as_deref()
                 .map(|source| source as &dyn std::error::Error),
@@ -414,5 +474,12 @@ impl std::error::Error for Error {
 impl From<RedisError> for Error {
     fn from(source: RedisError) -> Self {
         Operation::new("", "").told(source)
+    }
+}
+
+/// Wraps the caller's error, as [`Error::other`] does.
+impl From<anyhow::Error> for Error {
+    fn from(error: anyhow::Error) -> Self {
+        Self::other(error)
     }
 }

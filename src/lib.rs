@@ -85,9 +85,9 @@
 //! | `tracing` | `TracingEvents`: events and spans of locks |
 //! | `lockrun` | the program `lockrun` and its dependencies |
 //!
-//! None is on by default. [`redis`] and [`r2d2`] are re-exported. Of redis, only the features
-//! `r2d2` and `script` are enabled. To enable others, add redis 1 to your own dependencies with
-//! those features: Cargo builds one crate with all of them.
+//! None is on by default. [`redis`], [`r2d2`] and [`anyhow`] are re-exported. Of redis, only the
+//! features `r2d2` and `script` are enabled. To enable others, add redis 1 to your own dependencies
+//! with those features: Cargo builds one crate with all of them.
 //!
 //! # Good to know
 //!
@@ -165,4 +165,4 @@ pub use recipes::{Holder, LastRun, WatchedConnection};
 pub use renewing::{lease_state::RenewalState, signal::LostSignal};
 pub use token::{FencingToken, Token};
 pub use watchdog::{Keep, Renewal, Watchdog};
-pub use {r2d2, redis};
+pub use {anyhow, r2d2, redis};

@@ -34,7 +34,7 @@ pub(crate) fn purchase_item_with_locks(
     locks: &Locks,
     buyer: &str,
     offer: &Offer,
-) -> anyhow::Result<Purchase> {
+) -> leasehold::Result<Purchase> {
     let Offer {
         item,
         seller,

@@ -62,7 +62,7 @@ impl Strategy {
         item: &str,
         seller: &str,
         price: u64,
-    ) -> anyhow::Result<Listing> {
+    ) -> leasehold::Result<Listing> {
         match self {
             Self::Watch => list_item(conn, item, seller, price),
             Self::MarketLock => {
@@ -78,7 +78,7 @@ impl Strategy {
         locks: &Locks,
         buyer: &str,
         offer: &Offer,
-    ) -> anyhow::Result<Purchase> {
+    ) -> leasehold::Result<Purchase> {
         let (item, seller, price) = (&offer.item, &offer.seller, offer.price);
         match self {
             Self::Watch => purchase_item(conn, buyer, item, seller, price),

@@ -162,12 +162,14 @@ impl Map {
             None => self.ask(deadline)?,
         }
         let known = self.known.lock();
-        known.shard_of(slot).ok_or_else(|| Error::Pool {
-            reason: format!(
-                "no node of the cluster serves the slot {slot} of `{key}`{}",
-                known.why_unserved(|slots| slots.contains(&slot))
-            ),
-            source: None,
+        known.shard_of(slot).ok_or_else(|| {
+            Error::pool(
+                format!(
+                    "no node of the cluster serves the slot {slot} of `{key}`{}",
+                    known.why_unserved(|slots| slots.contains(&slot))
+                ),
+                None,
+            )
         })
     }
 
@@ -302,10 +304,7 @@ impl Map {
 }
 
 fn no_map(why: &str) -> Error {
-    Error::Pool {
-        reason: format!("{WANTED}: {why}"),
-        source: None,
-    }
+    Error::pool(format!("{WANTED}: {why}"), None)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use redis::TlsCertificates;
 use redis::{Client, Connection, ConnectionAddr, RedisError};
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, Operation, Result},
     name::LockName,
     pool::{
         Access, Address, HOPS, Limits, LoginResult, MasterLocator, MasterPlace, Pool, PoolBuilder,
@@ -128,7 +128,7 @@ impl Nodes {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn get_for(&self, name: &str) -> Result<PooledConnection> {
-        self.get_for_key(LockName::new(name)?.key())
+        Operation::new("Nodes::get_for", name).run(|_| self.get_for_key(LockName::new(name)?.key()))
     }
 
     /// Lends a connection to the master that has this key: the key of a lock with another
@@ -171,6 +171,14 @@ impl Nodes {
     /// # }
     /// ```
     pub fn run<T>(
+        &self,
+        name: &str,
+        function: impl FnMut(&mut Connection) -> Result<T>,
+    ) -> Result<T> {
+        Operation::new("Nodes::run", name).run(|_| self.run_on_master(name, function))
+    }
+
+    fn run_on_master<T>(
         &self,
         name: &str,
         mut function: impl FnMut(&mut Connection) -> Result<T>,

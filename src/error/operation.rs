@@ -17,6 +17,9 @@ pub(crate) fn ensure(is_kept: bool, argument: &'static str, reason: &str) -> Res
         .ok_or_else(|| Error::invalid(argument, reason))
 }
 
+/// The longest part of a name that an error repeats, in characters: that of a valid name.
+const LONGEST_NAME: usize = 512;
+
 /// The running function and its lock: the context of its errors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operation<'a> {
@@ -32,6 +35,24 @@ impl<'a> Operation<'a> {
     pub(crate) fn context(self) -> ErrorContext {
         let (operation, lock) = (self.name, self.lock.to_owned());
         ErrorContext { operation, lock }
+    }
+
+    /// Runs a public function. This is where an error gets its function and lock if the code that
+    /// found it knows neither: an argument, a connection, a thread, a forked child.
+    pub(crate) fn run<T>(self, run: impl FnOnce(Self) -> Result<T>) -> Result<T> {
+        run(self).map_err(|error| self.named(error))
+    }
+
+    /// Adds the function and the lock to an error that has none. The name may be invalid, and of
+    /// any length.
+    pub(crate) fn named(self, mut error: Error) -> Error {
+        if error.context().is_none()
+            && let Some(context) = error.context_mut()
+        {
+            context.operation = self.name;
+            context.lock = self.lock.chars().take(LONGEST_NAME).collect();
+        }
+        error
     }
 
     /// Returns `Contended` for keys that kept changing.
@@ -132,8 +153,13 @@ impl<'a> Operation<'a> {
     pub(crate) fn failed_as(self, failure: &Error) -> Error {
         match failure.clone() {
             Error::Redis { source, .. } => self.failed(source),
-            Error::Unknown { source, .. } => unanswered_ahead(Some(source)),
-            failure => failure,
+            Error::Unknown { source, .. } => self.named(unanswered_ahead(Some(source))),
+            mut failure => {
+                if let Some(context) = failure.context_mut() {
+                    *context = self.context();
+                }
+                failure
+            }
         }
     }
 
@@ -202,8 +228,8 @@ fn is_refused_by_tls(error: &RedisError) -> bool {
 /// Returns the error of a thread that waited in a queue. Nothing was sent for it, and the holder is
 /// unknown.
 pub(crate) fn unanswered_ahead(source: Option<RedisError>) -> Error {
-    let reason = "the server has not replied to the threads that wait ahead of this one".into();
-    Error::Pool { reason, source }
+    let reason = "the server has not replied to the threads that wait ahead of this one";
+    Error::pool(reason, source)
 }
 
 /// Returns the error of a request that got no reply.

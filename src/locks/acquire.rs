@@ -159,7 +159,9 @@ fn report_retry(
     failure: Option<&Error>,
 ) {
     if let Some(events) = &settings.events {
-        events.tell(|it| it.retrying(&Retrying::new(operation.lock, waited, failure)));
+        let failure = failure.map(|failure| operation.named(failure.clone()));
+        let retrying = Retrying::new(operation.lock, waited, failure.as_ref());
+        events.tell(|it| it.retrying(&retrying));
     }
 }
 

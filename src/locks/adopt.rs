@@ -65,19 +65,19 @@ impl Lock {
     /// ```no_run
     /// use std::env;
     ///
-    /// use leasehold::{Error, Locks, Token};
+    /// use leasehold::{Locks, Token};
     ///
     /// // In the process that the holder started, see `Lease::detach`:
-    /// let token: Token = env::var("LOCK_TOKEN").map_err(Error::other)?.parse()?;
+    /// let token: Token = env::var("LOCK_TOKEN")?.parse()?;
     /// let locks = Locks::connect("redis://127.0.0.1/")?;
     /// let lease = locks.lock("report:daily").adopt(&token)?;
     /// // the second half of the work; the lease renews itself
     /// lease.release()?;
-    /// # Ok::<(), leasehold::Error>(())
+    /// # anyhow::Ok(())
     /// ```
     pub fn adopt(&self, token: &Token) -> Result<Lease> {
         let operation = Operation::new("Lock::adopt", self.name());
-        let adopted = self.reporting(|| self.ask_to_adopt(operation, token));
+        let adopted = self.reporting(operation, || self.ask_to_adopt(operation, token));
         adopted.map_err(|error| self.with_found_kind(operation, error))
     }
 

@@ -15,7 +15,7 @@ use super::{lease::Lease, release::GIVES_BACK_WITHIN};
 use crate::{
     error::{Error, Operation, Result},
     name::check_size,
-    recipes::{CommitMark, Evidence, HeldCommit, LastRun, Transaction, WatchedConnection},
+    recipes::{CommitMark, Evidence, HeldCommit, Hold, LastRun, Transaction, WatchedConnection},
     renewing::{entry::Ask, lease_state::RenewalState},
     server::Patience,
     time::{Backoff, Deadline, lease_millis},
@@ -156,17 +156,19 @@ impl Lease {
         build: impl FnOnce(&mut Pipeline),
     ) -> Result<Committed> {
         let name = "Lease::commit_once";
-        self.check_here(name)?;
-        check_size("operation_id", operation_id)?;
-        let millis = lease_millis("remember", remember)?;
-        let mark = CommitMark {
-            key: self.hold().lock.mark(operation_id),
-            millis,
-            by: self.hold().owner.clone(),
-        };
-        let commit = self.build_commit(name, build)?.once(mark);
-        let sent = self.send_checked(name, || self.send(&commit))?;
-        Ok(sent.map_or_else(Committed::Before, |_| Committed::Now))
+        self.operation(name).run(|_| {
+            self.check_here(name)?;
+            check_size("operation_id", operation_id)?;
+            let millis = lease_millis("remember", remember)?;
+            let mark = CommitMark {
+                key: self.hold().lock.mark(operation_id),
+                millis,
+                by: self.hold().owner.clone(),
+            };
+            let commit = self.build_commit(name, build)?.once(mark);
+            let sent = self.send_checked(name, || self.send(&commit))?;
+            Ok(sent.map_or_else(Committed::Before, |_| Committed::Now))
+        })
     }
 
     /// Like [`commit`](Self::commit), and releases the lock in the same transaction. Two round
@@ -190,10 +192,19 @@ impl Lease {
     /// })?;
     /// # Ok::<(), leasehold::Error>(())
     /// ```
-    pub fn commit_and_release(mut self, build: impl FnOnce(&mut Pipeline)) -> Result<()> {
-        self.check_here(RELEASING)?;
+    pub fn commit_and_release(self, build: impl FnOnce(&mut Pipeline)) -> Result<()> {
         let hold = Arc::clone(self.hold());
         let operation = Operation::new(RELEASING, hold.lock.text());
+        operation.run(|operation| self.commit_last(operation, &hold, build))
+    }
+
+    fn commit_last(
+        mut self,
+        operation: Operation<'_>,
+        hold: &Hold,
+        build: impl FnOnce(&mut Pipeline),
+    ) -> Result<()> {
+        self.check_here(RELEASING)?;
         let commit = HeldCommit::new(operation, hold.proof(), build)?
             .releasing(hold.giving_back_while_watched());
         // The caller's closure may have forked the process.
@@ -292,13 +303,15 @@ impl Lease {
         mut attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
     ) -> Result<T> {
         let name = "Lease::transaction";
-        self.check_here(name)?;
-        let proof = self.hold().proof();
-        let transaction = Transaction::while_held(self.operation(name), keys, &proof);
-        let attempted = self.send_checked(name, || {
-            self.on_pooled(|conn| transaction.run(conn, &mut attempt))
-        })?;
-        attempted.map(|(value, _)| value)
+        self.operation(name).run(|operation| {
+            self.check_here(name)?;
+            let proof = self.hold().proof();
+            let transaction = Transaction::while_held(operation, keys, &proof);
+            let attempted = self.send_checked(name, || {
+                self.on_pooled(|conn| transaction.run(conn, &mut attempt))
+            })?;
+            attempted.map(|(value, _)| value)
+        })
     }
 
     fn committed(
@@ -306,10 +319,12 @@ impl Lease {
         name: &'static str,
         build: impl FnOnce(&mut Pipeline),
     ) -> Result<(HeldCommit<'_>, Vec<Value>)> {
-        self.check_here(name)?;
-        let commit = self.build_commit(name, build)?;
-        let sent = self.send_checked(name, || self.send(&commit))?;
-        Ok((commit, sent.unwrap_or_default()))
+        self.operation(name).run(|_| {
+            self.check_here(name)?;
+            let commit = self.build_commit(name, build)?;
+            let sent = self.send_checked(name, || self.send(&commit))?;
+            Ok((commit, sent.unwrap_or_default()))
+        })
     }
 
     fn build_commit(

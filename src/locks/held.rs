@@ -76,51 +76,56 @@ impl Locks {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn held(&self, begin: &str) -> Result<HeldLocks> {
-        self.stacks.process.refuse_forked_child()?;
-        let deadline = Deadline::after(LONGEST);
-        // Refuses a prefix that no lock can have.
-        LockName::prefixed(&self.settings.prefix, "name")?;
-        let mut names = Names {
-            begin,
-            prefix: &self.settings.prefix,
-            most: MOST_NAMES,
-            found: BTreeSet::new(),
-            is_cut: false,
-        };
-        let mut failures = Vec::new();
-        let servers = self.stacks.lend_each()?;
-        let all = servers.len();
-        for connection in servers {
-            let read = connection.and_then(|mut connection| names.read(&mut connection, deadline));
-            failures.extend(read.err());
-        }
-        if let Some(error) = failures.first().filter(|_| failures.len() == all) {
-            return Err(error.clone());
-        }
-        let mut locks = BTreeMap::new();
-        for name in names.found {
-            if deadline.has_passed() {
-                names.is_cut = true;
-                break;
+        Operation::new("Locks::held", begin).run(|operation| {
+            self.stacks.process.refuse_forked_child()?;
+            let deadline = Deadline::after(LONGEST);
+            // Refuses a prefix that no lock can have.
+            LockName::prefixed(&self.settings.prefix, "name")?;
+            let mut names = Names {
+                operation,
+                begin,
+                prefix: &self.settings.prefix,
+                most: MOST_NAMES,
+                found: BTreeSet::new(),
+                is_cut: false,
+            };
+            let mut failures = Vec::new();
+            let servers = self.stacks.lend_each()?;
+            let all = servers.len();
+            for connection in servers {
+                let read =
+                    connection.and_then(|mut connection| names.read(&mut connection, deadline));
+                failures.extend(read.err().map(|error| operation.named(error)));
             }
-            match self.lock(&name).inspect() {
-                Ok(seen) if seen.is_held() && !seen.is_foreign() => {
-                    locks.insert(name, seen);
+            if let Some(error) = failures.first().filter(|_| failures.len() == all) {
+                return Err(error.clone());
+            }
+            let mut locks = BTreeMap::new();
+            for name in names.found {
+                if deadline.has_passed() {
+                    names.is_cut = true;
+                    break;
                 }
-                Ok(_) => {}
-                Err(error) => failures.push(error),
+                match self.lock(&name).inspect() {
+                    Ok(seen) if seen.is_held() && !seen.is_foreign() => {
+                        locks.insert(name, seen);
+                    }
+                    Ok(_) => {}
+                    Err(error) => failures.push(error),
+                }
             }
-        }
-        Ok(HeldLocks {
-            locks,
-            failures,
-            is_cut: names.is_cut,
+            Ok(HeldLocks {
+                locks,
+                failures,
+                is_cut: names.is_cut,
+            })
         })
     }
 }
 
 /// The names of the keys found that can be locks.
 struct Names<'a> {
+    operation: Operation<'a>,
     prefix: &'a str,
     begin: &'a str,
     most: usize,
@@ -132,7 +137,6 @@ struct Names<'a> {
 impl Names<'_> {
     /// Reads the names of one server, until the deadline or until there are too many.
     fn read(&mut self, connection: &mut PooledConnection, deadline: Deadline) -> Result<()> {
-        let operation = Operation::new("Locks::held", self.begin);
         let pattern = literally(&[self.prefix, self.begin].concat()) + "*";
         let mut cursor = "0".to_owned();
         loop {
@@ -140,7 +144,7 @@ impl Names<'_> {
             scan.arg(&cursor).arg("MATCH").arg(&pattern);
             scan.arg("COUNT").arg(PAGE);
             let page: (String, Vec<Vec<u8>>) =
-                ask(&scan, connection).map_err(|error| operation.unanswered(None, error))?;
+                ask(&scan, connection).map_err(|error| self.operation.unanswered(None, error))?;
             for key in page.1 {
                 self.add(key);
             }
@@ -191,6 +195,7 @@ mod tests {
     #[test]
     fn of_too_many_names_the_first_stay_and_the_list_is_cut() {
         let mut names = Names {
+            operation: Operation::new("Locks::held", ""),
             prefix: "lock:",
             begin: "",
             most: 2,

@@ -255,9 +255,12 @@ impl Lease {
     /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: no answer, so it is unknown. The
     ///   lease does not change.
     pub fn verify(&self) -> Result<()> {
-        self.stack.process.refuse_forked_child()?;
-        self.ask("Lease::verify", Ask::Look)?;
-        self.check()
+        let name = "Lease::verify";
+        self.operation(name).run(|_| {
+            self.stack.process.refuse_forked_child()?;
+            self.ask(name, Ask::Look)?;
+            self.check_for(name)
+        })
     }
 
     /// Extends the lease to end this long from now, 1 ms to 24 h. One round trip.
@@ -274,17 +277,20 @@ impl Lease {
     ///   does not change.
     /// - All others as [`verify`](Self::verify).
     pub fn renew(&self, lease: Duration) -> Result<()> {
-        self.stack.process.refuse_forked_child()?;
-        lease_millis("lease", lease)?;
-        let lease = self
-            .lease_state()
-            .terms()
-            .capped(lease, self.stack.clock.now());
-        let sent = self.ask("Lease::renew", Ask::Renew(lease))?;
-        if self.handle.extend(sent + lease.saturating_sub(self.skew)) {
-            return Ok(());
-        }
-        Err(self.lost_for("Lease::renew"))
+        let name = "Lease::renew";
+        self.operation(name).run(|_| {
+            self.stack.process.refuse_forked_child()?;
+            lease_millis("lease", lease)?;
+            let lease = self
+                .lease_state()
+                .terms()
+                .capped(lease, self.stack.clock.now());
+            let sent = self.ask(name, Ask::Renew(lease))?;
+            if self.handle.extend(sent + lease.saturating_sub(self.skew)) {
+                return Ok(());
+            }
+            Err(self.lost_for(name))
+        })
     }
 
     pub(crate) fn lease_state(&self) -> &LeaseState {

@@ -131,7 +131,7 @@ impl Lock {
     pub fn acquire(&self, timeout: Duration) -> Result<Lease> {
         let operation = Operation::new("Lock::acquire", &self.name);
         let part = self.alone();
-        let waited = self.acquire_hold(|| self.begin(operation, timeout, &part));
+        let waited = self.acquire_hold(operation, || self.begin(operation, timeout, &part));
         self.or_contended(operation, waited)
     }
 
@@ -155,7 +155,7 @@ impl Lock {
     pub fn try_acquire(&self) -> Result<Option<Lease>> {
         let operation = Operation::new("Lock::try_acquire", &self.name);
         let part = self.alone();
-        let waited = self.acquire_hold(|| self.begin(operation, Duration::ZERO, &part));
+        let waited = self.acquire_hold(operation, || self.begin(operation, Duration::ZERO, &part));
         match self.or_contended(operation, waited) {
             Err(Error::Contended { .. }) => Ok(None),
             acquired => acquired.map(Some),
@@ -182,13 +182,14 @@ impl Lock {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn inspect(&self) -> Result<Inspection> {
-        let lock = self.lock_name()?;
-        let operation = Operation::new("Lock::inspect", &self.name);
-        let answer = self.ask(&lock, inspecting)?;
-        let found = answer.and_then(read_inspection);
-        found
-            .map(|found| self.inspection(found, &lock))
-            .map_err(|error| operation.failed(error))
+        Operation::new("Lock::inspect", &self.name).run(|operation| {
+            let lock = self.lock_name()?;
+            let answer = self.ask(&lock, inspecting)?;
+            let found = answer.and_then(read_inspection);
+            found
+                .map(|found| self.inspection(found, &lock))
+                .map_err(|error| operation.failed(error))
+        })
     }
 
     /// Takes the lock away from all its holders, including readers, and returns them. For
@@ -218,24 +219,25 @@ impl Lock {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn force_release(&self) -> Result<Inspection> {
-        let lock = self.lock_name()?;
-        let operation = Operation::new("Lock::force_release", &self.name);
-        let stack = self.stack(&lock)?;
-        let answer = stack.server.ask_once(&force_releasing(&lock))?;
-        // The previous holder has lost the lock, so the next thread in the queue asks at once.
-        let taken = PastHold {
-            since: stack.clock.now(),
-            stood_in_queue: true,
-        };
-        stack.queues.released(lock.key(), &taken);
-        let (taken, found) = answer
-            .and_then(read_forced_release)
-            .map_err(|error| operation.unanswered(None, error))?;
-        let found = self.inspection(found, &lock);
-        if found.is_held() && !taken {
-            return Err(operation.wrong_kind("something that is not a lock"));
-        }
-        Ok(found)
+        Operation::new("Lock::force_release", &self.name).run(|operation| {
+            let lock = self.lock_name()?;
+            let stack = self.stack(&lock)?;
+            let answer = stack.server.ask_once(&force_releasing(&lock))?;
+            // The previous holder has lost the lock, so the next thread in the queue asks at once.
+            let taken = PastHold {
+                since: stack.clock.now(),
+                stood_in_queue: true,
+            };
+            stack.queues.released(lock.key(), &taken);
+            let (taken, found) = answer
+                .and_then(read_forced_release)
+                .map_err(|error| operation.unanswered(None, error))?;
+            let found = self.inspection(found, &lock);
+            if found.is_held() && !taken {
+                return Err(operation.wrong_kind("something that is not a lock"));
+            }
+            Ok(found)
+        })
     }
 
     fn inspection(&self, found: (Found, Vec<Holder>), lock: &LockName) -> Inspection {
@@ -351,9 +353,10 @@ impl Lock {
     /// already done within the period. The [`Wait`] reports any outcome but a failure.
     pub(super) fn acquire_hold<'a>(
         &self,
+        operation: Operation<'_>,
         wait: impl FnOnce() -> Result<Wait<'a>>,
     ) -> Result<Result<Lease, LastRun>> {
-        self.reporting(|| {
+        self.reporting(operation, || {
             let mut wait = wait()?;
             let acquired = wait.asks();
             wait.over(acquired)
@@ -361,7 +364,11 @@ impl Lock {
     }
 
     /// Reports the start and a failure of this acquire to the hooks.
-    pub(super) fn reporting<T>(&self, acquire: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(super) fn reporting<T>(
+        &self,
+        operation: Operation<'_>,
+        acquire: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         let clock = self.stacks.clock;
         let started = clock.now();
         // In a forked child a hook may block forever on a mutex that another thread held.
@@ -370,7 +377,7 @@ impl Lock {
         if let Some(events) = events {
             events.tell(|events| events.waiting(&Waiting::new(self.name())));
         }
-        let acquired = acquire();
+        let acquired = operation.run(|_| acquire());
         if let (Err(error), Some(events)) = (&acquired, events)
             && !matches!(error, Error::Contended { .. })
         {

@@ -71,7 +71,8 @@ impl Lease {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn release(mut self) -> Result<()> {
-        self.stack.process.refuse_forked_child()?;
+        let forked = self.stack.process.refuse_forked_child();
+        self.operation(RELEASE).run(|_| forked)?;
         self.let_go(Duration::MAX)
     }
 
@@ -219,7 +220,8 @@ impl Lease {
 
     /// Reads the reply to the release.
     fn judge_release(&self, asked: Result<Reply>) -> Result<bool> {
-        let (operation, asked) = (self.operation(RELEASE), asked?);
+        let operation = self.operation(RELEASE);
+        let asked = operation.run(|_| asked)?;
         let again = asked.again;
         match Evidence::of(asked.write_result()) {
             Evidence::Ours(held) => {

@@ -159,7 +159,7 @@ impl Lock {
             .and_then(|period| Ok(self.hold()?.unless_run(period)));
         let part = self.alone();
         let wait = || hold.and_then(|hold| self.begin_with(hold, operation, timeout, &part));
-        let lease = match self.acquire_hold(wait)? {
+        let lease = match self.acquire_hold(operation, wait)? {
             Ok(lease) => lease,
             Err(run) => return Ok(Once::AlreadyRun(run)),
         };
@@ -183,12 +183,13 @@ impl Lock {
     /// # Errors
     /// As [`inspect`](Self::inspect).
     pub fn last_run(&self) -> Result<Option<LastRun>> {
-        let operation = Operation::new("Lock::last_run", self.name());
-        let lock = self.lock_name()?;
-        let answer = self.ask(&lock, last_run)?;
-        answer
-            .and_then(|answer| read_mark(&answer))
-            .map_err(|error| operation.failed(error))
+        Operation::new("Lock::last_run", self.name()).run(|operation| {
+            let lock = self.lock_name()?;
+            let answer = self.ask(&lock, last_run)?;
+            answer
+                .and_then(|answer| read_mark(&answer))
+                .map_err(|error| operation.failed(error))
+        })
     }
 }
 

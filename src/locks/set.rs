@@ -140,16 +140,25 @@ impl LockSet {
         }
     }
 
-    fn acquire_as(&self, name: &'static str, timeout: Duration) -> Result<Leases> {
-        let Some(first) = self.locks.first() else {
-            return Err(Error::invalid("locks", "the set is empty"));
-        };
+    /// Returns the lock with the smallest key.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: the set is empty, or two of its locks have the same key.
+    fn first(&self) -> Result<&Lock> {
         let is_twice = |pair: &[Lock]| pair[0].key() == pair[1].key();
         if let Some(pair) = self.locks.windows(2).find(|pair| is_twice(pair)) {
             let reason = format!("`{}` appears twice", pair[0].name());
             return Err(Error::invalid("locks", reason));
         }
-        self.locks.iter().try_for_each(Lock::check)?;
+        let empty = || Error::invalid("locks", "the set is empty");
+        self.locks.first().ok_or_else(empty)
+    }
+
+    fn acquire_as(&self, name: &'static str, timeout: Duration) -> Result<Leases> {
+        let names: Vec<&str> = self.locks.iter().map(Lock::name).collect();
+        let first = Operation::new(name, &names.join(", ")).run(|_| self.first())?;
+        let operation = |lock| Operation::new(name, Lock::name(lock));
+        (self.locks.iter()).try_for_each(|lock| operation(lock).run(|_| lock.check()))?;
         let (since, deadline) = first.now_and_after(timeout);
         let mut held = Leases {
             leases: Vec::with_capacity(self.locks.len()),
@@ -229,7 +238,7 @@ impl Leases {
                 let mut behind: Vec<_> = behind.filter_map(Wait::declined).collect();
                 let_go_all(&mut behind, Deadline::after(lock.longest_answer()));
             }
-            let waited = lock.acquire_hold(|| wait);
+            let waited = lock.acquire_hold(operation(lock), || wait);
             match lock.or_contended(operation(lock), waited) {
                 Ok(lease) => {
                     part.now_holds(lease.handle.clone());
@@ -319,12 +328,14 @@ impl Leases {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn commit(&self, build: impl FnOnce(&mut Pipeline)) -> Result<()> {
-        let first = self.on_one_server(COMMIT)?;
-        let commit = HeldCommit::new(first.operation(COMMIT), self.proof(), build)?;
-        // The caller's closure may have forked the process.
-        first.stack.process.refuse_forked_child()?;
-        self.send_checked(COMMIT, || first.on_pooled(|conn| commit.send(conn)))
-            .map(drop)
+        self.operation(COMMIT).run(|operation| {
+            let first = self.on_one_server(COMMIT)?;
+            let commit = HeldCommit::new(operation, self.proof(), build)?;
+            // The caller's closure may have forked the process.
+            first.stack.process.refuse_forked_child()?;
+            self.send_checked(COMMIT, || first.on_pooled(|conn| commit.send(conn)))
+                .map(drop)
+        })
     }
 
     /// Reads, decides and writes in one transaction, only while all locks are held.
@@ -360,13 +371,15 @@ impl Leases {
         mut attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
     ) -> Result<T> {
         let name = "Leases::transaction";
-        let first = self.on_one_server(name)?;
-        let proof = self.proof();
-        let transaction = Transaction::while_held(first.operation(name), keys, &proof);
-        let attempted = self.send_checked(name, || {
-            first.on_pooled(|conn| transaction.run(conn, &mut attempt))
-        })?;
-        attempted.map(|(value, _)| value)
+        self.operation(name).run(|operation| {
+            let first = self.on_one_server(name)?;
+            let proof = self.proof();
+            let transaction = Transaction::while_held(operation, keys, &proof);
+            let attempted = self.send_checked(name, || {
+                first.on_pooled(|conn| transaction.run(conn, &mut attempt))
+            })?;
+            attempted.map(|(value, _)| value)
+        })
     }
 
     /// Releases all locks, in one round trip; on a cluster in one for each shard, all at once.
@@ -388,7 +401,8 @@ impl Leases {
     /// ```
     pub fn release(mut self) -> Result<()> {
         let of_this_process = |lease: &Lease| lease.stack.process.refuse_forked_child();
-        self.leases.iter().try_for_each(of_this_process)?;
+        let forked = self.leases.iter().try_for_each(of_this_process);
+        self.operation(RELEASE).run(|_| forked)?;
         let (mut lost, mut failed) = (Vec::new(), Ok(()));
         for (name, released) in self.let_go(Deadline::after(Duration::MAX)) {
             match released {
@@ -433,6 +447,11 @@ impl Leases {
         let reason = "a transaction needs all locks of the set to be from one `Locks`";
         ensure(are_beside, "locks", reason)?;
         Ok(first)
+    }
+
+    /// The context of an error that concerns the whole set: the name of its first lock.
+    fn operation(&self, name: &'static str) -> Operation<'_> {
+        Operation::new(name, self.leases.first().map_or("", Lease::name))
     }
 
     fn proof(&self) -> Proof<'_> {

@@ -158,7 +158,7 @@ impl Process {
     /// [`Error::Forked`].
     pub(crate) fn refuse_forked_child(self) -> Result<()> {
         if self.is_forked_child() {
-            return Err(Error::Forked);
+            return Err(Error::forked());
         }
         Ok(())
     }
@@ -348,10 +348,10 @@ impl Connector {
                 return Ok(epoch);
             } else if by.has_passed() || cancel.is_some_and(Cancel::is_cancelled) {
                 let master_name = locator.master_name();
-                return Err(Error::Pool {
-                    reason: format!("{master_name} was just replaced, and grants no locks yet"),
-                    source: None,
-                });
+                return Err(Error::pool(
+                    format!("{master_name} was just replaced, and grants no locks yet"),
+                    None,
+                ));
             }
             thread::sleep(left.min(by.remaining()).min(NOT_YET));
         }

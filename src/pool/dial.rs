@@ -99,10 +99,10 @@ pub(super) fn open(
     if let Some(role) = role.filter(|role| role != "master") {
         let role = if role == "slave" { "replica" } else { &role };
         let server = redis_at(server);
-        return Err(Error::Pool {
-            reason: format!("{server} is named as the master, but is a {role}"),
-            source: None,
-        });
+        return Err(Error::pool(
+            format!("{server} is named as the master, but is a {role}"),
+            None,
+        ));
     }
     refuse_sentinel(server, &info)?;
     refuse_old_server(&info)?;
@@ -245,9 +245,9 @@ pub(super) fn is_forbidden(error: &RedisError) -> bool {
 /// reports no version is accepted.
 pub(super) fn refuse_old_server(info: &str) -> Result<()> {
     match version_in(info) {
-        Some((version, numbers)) if numbers < OLDEST_REDIS => Err(Error::TooOld {
-            found: format!("version {version}"),
-        }),
+        Some((version, numbers)) if numbers < OLDEST_REDIS => {
+            Err(Error::too_old(format!("version {version}")))
+        }
         _ => Ok(()),
     }
 }
@@ -362,7 +362,7 @@ mod tests {
         for old in ["5.0.14", "6.0.16", "2.8.0", "6.1.240"] {
             assert!(matches!(
                 refuse_old_server(&info(old)),
-                Err(Error::TooOld { found }) if found == format!("version {old}")
+                Err(Error::TooOld { found, .. }) if found == format!("version {old}")
             ));
         }
         for new in [

@@ -28,10 +28,7 @@ impl LoginFunction {
 
     fn ask(&self, attempt: Deadline) -> Result<(String, String)> {
         let asked = time::now();
-        let failed = |why: String| Error::Pool {
-            reason: format!("the login function {why}"),
-            source: None,
-        };
+        let failed = |why: String| Error::pool(format!("the login function {why}"), None);
         let login = shielded(&*self.0).ok_or_else(|| failed("panicked".into()))?;
         let login = login.map_err(|error| failed(format!("failed: {}", whole(&*error))))?;
         if attempt.has_passed() {

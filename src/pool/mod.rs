@@ -405,10 +405,7 @@ impl Pool {
                  the pool",
             );
         }
-        Error::Pool {
-            reason,
-            source: None,
-        }
+        Error::pool(reason, None)
     }
 }
 

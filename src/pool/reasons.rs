@@ -52,19 +52,13 @@ pub(crate) fn failure(server: &str, limit: Duration, error: RedisError) -> Error
             refusal => format!("{server} {refusal}"),
         },
     };
-    Error::Pool {
-        reason,
-        source: Some(in_words(error)),
-    }
+    Error::pool(reason, Some(in_words(error)))
 }
 
 pub(super) fn no_answer(server: &str, limit: Duration, source: Option<RedisError>) -> Error {
     let whole_millis = u64::try_from(limit.as_nanos().div_ceil(1_000_000));
     let limit = whole_millis.map_or(limit, Duration::from_millis);
-    Error::Pool {
-        reason: format!("no answer from {server} within {limit:?}"),
-        source,
-    }
+    Error::pool(format!("no answer from {server} within {limit:?}"), source)
 }
 
 /// Returns the error for a sentinel or node that gave no useful answer. The hints are for a refused
@@ -98,7 +92,7 @@ pub(crate) fn no_useful_answer(
         return Error::invalid("url", reason);
     }
     let source = may_pass.then(|| in_words(error));
-    Error::Pool { reason, source }
+    Error::pool(reason, source)
 }
 
 /// Returns the later of two errors, unless only the first may pass.

@@ -283,10 +283,7 @@ impl Sentinels {
     }
 
     fn not_named(&self, why: &str) -> Error {
-        Error::Pool {
-            reason: format!("{}: {why}", self.wanted()),
-            source: None,
-        }
+        Error::pool(format!("{}: {why}", self.wanted()), None)
     }
 
     fn in_dispute(&self, known: &Known) -> Error {
@@ -295,10 +292,7 @@ impl Sentinels {
         let (master, answers) = (&self.master, self.answers(known));
         let reason =
             format!("the sentinels do not agree on the master `{master}`{before}: {answers}");
-        Error::Pool {
-            reason,
-            source: None,
-        }
+        Error::pool(reason, None)
     }
 
     /// Lists the master that each sentinel names.

@@ -428,7 +428,10 @@ mod tests {
     }
 
     fn assert_says(error: &Error, why: &str, url: &str) {
-        let Error::Invalid { argument, reason } = error else {
+        let Error::Invalid {
+            argument, reason, ..
+        } = error
+        else {
             unreachable!("{url}: {error}");
         };
         assert_eq!(*argument, "url");

@@ -147,7 +147,7 @@ impl<'a> Questions<'a> {
     fn field(&self, name: &str) -> Result<&str> {
         let mut lines = self.info.lines();
         let found = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        found.ok_or_else(|| Error::other("not reported by INFO"))
+        found.ok_or_else(|| Error::other(anyhow::anyhow!("not reported by INFO")))
     }
 
     fn server(&self) -> Result<Judged> {

@@ -80,14 +80,15 @@ impl Hold {
         replicas: u32,
         wait: Duration,
     ) -> Result<()> {
-        let operation = Operation::new("confirm_by_replicas", self.lock.text());
-        let wanted = Replicas::wanted(replicas, wait)?;
-        let unanswered = |error| operation.unanswered(Some(&self.token), error);
-        let confirmed = wanted.confirm(conn).map_err(unanswered);
-        if let Err(Error::TooFewReplicas { .. } | Error::Redis { .. }) = confirmed {
-            self.releasing().counts(conn).map_err(unanswered)?;
-        }
-        confirmed
+        Operation::new("confirm_by_replicas", self.lock.text()).run(|operation| {
+            let wanted = Replicas::wanted(replicas, wait)?;
+            let unanswered = |error| operation.unanswered(Some(&self.token), error);
+            let confirmed = wanted.confirm(conn).map_err(unanswered);
+            if let Err(Error::TooFewReplicas { .. } | Error::Redis { .. }) = confirmed {
+                self.releasing().counts(conn).map_err(unanswered)?;
+            }
+            confirmed
+        })
     }
 
     /// Acquires the lock for a plain function: repeats the call until the lock is granted or the
@@ -95,11 +96,10 @@ impl Hold {
     pub(super) fn acquire(
         &self,
         conn: &mut Connection,
-        function: &'static str,
+        operation: Operation<'_>,
         acquire_timeout: Duration,
         call: &Call,
     ) -> Result<Option<Grant>> {
-        let operation = Operation::new(function, self.lock.text());
         until_granted(operation, &self.token, acquire_timeout, || {
             Ok(match self.read_attempt(&call.send(conn)?)? {
                 Attempt::Granted { fence, number, .. } => Some(Grant {

@@ -389,8 +389,8 @@ fn away_limit(shortest_lease: Duration) -> Duration {
 }
 
 fn in_use() -> Error {
-    Error::Pool {
-        reason: String::from("the listener's thread is using the connection to this shard"),
-        source: None,
-    }
+    Error::pool(
+        String::from("the listener's thread is using the connection to this shard"),
+        None,
+    )
 }

@@ -347,10 +347,10 @@ impl Server for RedisServer {
             }
             return Ok(answer);
         }
-        Err(Error::Pool {
-            reason: String::from("two connections of the pool in a row did not answer"),
-            source: None,
-        })
+        Err(Error::pool(
+            String::from("two connections of the pool in a row did not answer"),
+            None,
+        ))
     }
 
     fn ask_for_head(

@@ -98,7 +98,7 @@ impl RenewalError {
 
     pub(crate) fn error(&self, operation: Operation<'_>) -> Error {
         match self {
-            Self::Unsent(error) => error.clone(),
+            Self::Unsent(error) => operation.named(error.clone()),
             Self::Sent(error) => operation.unanswered(None, error.clone()),
         }
     }

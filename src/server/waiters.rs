@@ -112,8 +112,8 @@ impl WaitersConnection {
 
 /// The error for a call that was not sent.
 pub(super) fn was_not_sent(source: RedisError) -> Error {
-    Error::Pool {
-        reason: String::from("the server did not answer earlier calls"),
-        source: Some(in_words(source)),
-    }
+    Error::pool(
+        String::from("the server did not answer earlier calls"),
+        Some(in_words(source)),
+    )
 }

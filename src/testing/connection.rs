@@ -31,10 +31,8 @@ impl StandIn {
         if let Some((pool, _)) = &*served {
             return Ok(pool.clone());
         }
-        let (listener, address) = listen().map_err(|error| Error::Pool {
-            reason: format!("the stand-in has no port: {error}"),
-            source: None,
-        })?;
+        let (listener, address) = listen()
+            .map_err(|error| Error::pool(format!("the stand-in has no port: {error}"), None))?;
         let url = format!("redis://{address}/?protocol=resp2");
         let pool = Pool::builder()
             .get_timeout(PATIENCE)

@@ -185,8 +185,5 @@ fn no_reply() -> RedisError {
 }
 
 pub(super) fn disconnected() -> Error {
-    Error::Pool {
-        reason: "the stand-in is disconnected".to_owned(),
-        source: None,
-    }
+    Error::pool("the stand-in is disconnected".to_owned(), None)
 }

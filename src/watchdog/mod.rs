@@ -207,30 +207,31 @@ impl Watchdog {
     /// - [`Error::Invalid`](crate::Error::Invalid): a setting of `keep` is out of range.
     /// - All others as [`keep`](Self::keep).
     pub fn keep_with(&self, hold: &Hold, keep: Keep) -> Result<Renewal> {
-        let operation = Operation::new("Watchdog::keep", hold.lock.text());
-        let terms = keep.checked(time::now(), self.skew)?;
-        self.process.refuse_forked_child()?;
-        let Limits { connect, answer } = self.limits;
-        let keeper = (self.keepers).of(hold.lock.key(), Deadline::after(connect))?;
-        // One connect and one exchange.
-        let patience = connect + answer;
-        let hold = Arc::new(hold.clone());
-        let lease_state = LeaseState::new(&hold, None, None, &terms, None, Clock::REAL);
-        let lease = Handle::keep(&keeper, lease_state);
-        // From here on an early return stops the renewal.
-        let renewal = Renewal::new(lease.clone());
+        Operation::new("Watchdog::keep", hold.lock.text()).run(|operation| {
+            let terms = keep.checked(time::now(), self.skew)?;
+            self.process.refuse_forked_child()?;
+            let Limits { connect, answer } = self.limits;
+            let keeper = (self.keepers).of(hold.lock.key(), Deadline::after(connect))?;
+            // One connect and one exchange.
+            let patience = connect + answer;
+            let hold = Arc::new(hold.clone());
+            let lease_state = LeaseState::new(&hold, None, None, &terms, None, Clock::REAL);
+            let lease = Handle::keep(&keeper, lease_state);
+            // From here on an early return stops the renewal.
+            let renewal = Renewal::new(lease.clone());
 
-        let lease_state = lease.lease_state();
-        lease_state.wait_for_first_answer(Deadline::after(patience));
-        if let Some(reason) = lease_state.lost() {
-            return Err(lease_state.lost_error(operation, Some(reason)));
-        }
-        if lease_state.terms().end.is_none() {
-            let silence =
-                || operation.unknown(None, io::Error::from(io::ErrorKind::TimedOut).into());
-            return Err(lease_state.failure(operation).unwrap_or_else(silence));
-        }
-        Ok(renewal)
+            let lease_state = lease.lease_state();
+            lease_state.wait_for_first_answer(Deadline::after(patience));
+            if let Some(reason) = lease_state.lost() {
+                return Err(lease_state.lost_error(operation, Some(reason)));
+            }
+            if lease_state.terms().end.is_none() {
+                let silence =
+                    || operation.unknown(None, io::Error::from(io::ErrorKind::TimedOut).into());
+                return Err(lease_state.failure(operation).unwrap_or_else(silence));
+            }
+            Ok(renewal)
+        })
     }
 }
 

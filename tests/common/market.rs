@@ -31,7 +31,7 @@ impl Way {
         item: &str,
         seller: &str,
         price: u64,
-    ) -> anyhow::Result<Listing> {
+    ) -> Result<Listing, Error> {
         match self {
             Self::Watch => list_item(conn, item, seller, price),
             Self::MarketLock => {
@@ -48,7 +48,7 @@ impl Way {
         item: &str,
         seller: &str,
         price: u64,
-    ) -> anyhow::Result<Purchase> {
+    ) -> Result<Purchase, Error> {
         match self {
             Self::Watch => purchase_item(conn, buyer, item, seller, price),
             Self::MarketLock => purchase_item_with_market_lock(
@@ -161,10 +161,12 @@ pub fn everything(conn: &mut Connection) -> redis::RedisResult<BTreeMap<String, 
         .collect()
 }
 
-/// The library's typed error inside the `anyhow` error.
-pub fn typed_error<T: std::fmt::Debug>(result: anyhow::Result<T>) -> anyhow::Result<Error> {
+/// The library's typed error, perhaps inside an `anyhow` error.
+pub fn typed_error<T: std::fmt::Debug>(
+    result: Result<T, impl Into<anyhow::Error>>,
+) -> anyhow::Result<Error> {
     match result {
-        Err(error) => error.downcast().context("not the library's error"),
+        Err(error) => error.into().downcast().context("not the library's error"),
         Ok(outcome) => anyhow::bail!("expected an error, got {outcome:?}"),
     }
 }

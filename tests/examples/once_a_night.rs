@@ -38,7 +38,7 @@ fn a_waiting_host_does_the_job_after_the_first_fails() {
         // It has read the last run and found the lock held before this host fails.
         let has_asked = || wait::calls(&mut watcher, "evalsha").unwrap() > attempts + 1;
         assert!(wait::comes_true(has_asked));
-        Err::<(), _>(Error::other("the disk is full"))
+        Err::<(), _>(Error::other(anyhow::anyhow!("the disk is full")))
     });
     assert!(!matches!(first, Ok(Once::AlreadyRun(_))), "{first:?}");
     let ended = second.unwrap().wait_with_output().unwrap();

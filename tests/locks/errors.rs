@@ -1,5 +1,6 @@
 //! Error messages and the advice in them.
 
+use anyhow::Context;
 use leasehold::{Error, Options, Owner, Result};
 use redis::{Commands, ErrorKind, RedisError};
 
@@ -146,12 +147,36 @@ fn every_error_says_whether_it_may_have_happened() {
         (commit(|pipe| _ = pipe.cmd("NO.SUCH.COMMAND")), false),
         (locks.reentrant("a").acquire(LONG).unwrap_err(), false),
         (locks.lock("a").acquire(MS).unwrap_err(), false),
-        (Error::other("the item is sold"), false),
+        (Error::other(anyhow::anyhow!("the item is sold")), false),
         (silence, true),
     ] {
         assert_eq!(error.may_have_happened(), may_have, "{error:?}");
         assert_eq!(error.did_not_happen(), !may_have, "{error:?}");
     }
+}
+
+#[test]
+fn an_error_of_ones_own_keeps_its_causes_and_its_backtrace() {
+    let server = Server::start().unwrap();
+    let lease = crate::connect(&server.url())
+        .lock("a")
+        .acquire(LONG)
+        .unwrap();
+    let read = || std::fs::read("/nowhere").context("the stock list");
+    let refused = lease.transaction(&[], |_, _| Ok(read().map(drop)?));
+    let Err(Error::Other { source }) = refused.clone() else {
+        panic!("{refused:?}");
+    };
+    assert!(source.downcast_ref::<std::io::Error>().is_some());
+    let _ = source.backtrace();
+    let error = refused.unwrap_err();
+    assert_eq!(error.to_string(), "the stock list");
+    let causes = format!("{:#}", anyhow::Error::from(error));
+    assert_eq!(causes, format!("{source:#}"));
+    assert!(
+        causes.starts_with("the stock list: No such file"),
+        "{causes}"
+    );
 }
 
 #[test]

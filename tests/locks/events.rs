@@ -347,7 +347,7 @@ fn a_retrying_event_says_why() {
         server.kill().unwrap();
         let unreached = |why: &Option<String>| {
             let why = why.as_deref().unwrap_or_default();
-            why.starts_with("cannot reach redis at ")
+            why.starts_with("Lock::acquire on `a`: cannot reach redis at ")
         };
         let is_told = has(unreached);
         cancel.cancel();

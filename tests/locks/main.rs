@@ -14,6 +14,7 @@ mod attacks;
 mod cancelling;
 mod commits;
 mod connections;
+mod contexts;
 mod costs;
 mod crowds;
 mod early_clock;

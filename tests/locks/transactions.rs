@@ -234,7 +234,7 @@ fn no_outcome_leaves_a_watch_or_a_write() {
         }),
         ("an error of its own", |conn, pipe| {
             take_five(conn, pipe)?;
-            Err(Error::other("the item is sold"))
+            Err(Error::other(anyhow::anyhow!("the item is sold")))
         }),
         ("a type", |conn, _| {
             let _: i64 = conn.hget("wallet", "field")?;
@@ -473,7 +473,7 @@ impl Elsewhere {
                 Ok(())
             }
             Self::Refusal => Ok(redis::cmd("NO.SUCH.COMMAND").exec(&mut conn)?),
-            Self::Own => Err(Error::other("the item is sold")),
+            Self::Own => Err(Error::other(anyhow::anyhow!("the item is sold"))),
         }
     }
 

@@ -107,6 +107,7 @@ fn a_pool_of_a_cluster_is_refused_with_advice() {
         let Err(Error::Invalid {
             argument: "url",
             reason,
+            ..
         }) = refused
         else {
             panic!("{refused:?}");

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, error::Error as _, io, sync::Arc, time::Duration};
 
 use crate::common::{Server, start, wait};
-use leasehold::{Error, Result, Token, acquire_lock_with_timeout, commit_while_held};
+use leasehold::{Error, ErrorContext, Result, Token, acquire_lock_with_timeout, commit_while_held};
 use redis::{Commands, Connection, FromRedisValue, Pipeline};
 
 /// A server, a connection, and a lock `a` held with the token.
@@ -289,6 +289,7 @@ fn a_cloned_error_has_the_same_text_and_source() {
     drop(server);
     let unknown = acquire_lock_with_timeout(&mut conn, "b", Duration::ZERO, Duration::from_secs(1));
     let no_thread = Error::Thread {
+        context: ErrorContext::default(),
         source: Arc::new(io::Error::from(io::ErrorKind::WouldBlock)),
     };
     for error in [refused, unknown.unwrap_err(), no_thread] {

@@ -17,7 +17,7 @@ fn the_closure_has_all_locks_with_tokens_in_the_order_of_the_names() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let names = ["b", "a", "c"];
-    let ran = with_locks(&mut conn, &names, LONG, LONG, |conn, tokens| {
+    let ran = with_locks(&mut conn, names, LONG, LONG, |conn, tokens| {
         let held = names.map(|name| conn.get::<_, String>(format!("lock:{name}")).unwrap());
         let tokens: Vec<String> = tokens.iter().map(ToString::to_string).collect();
         assert_eq!(tokens, held);
@@ -33,7 +33,7 @@ fn if_one_lock_is_busy_nothing_runs_and_no_lock_is_held() {
     let mut conn = server.connection().unwrap();
     let token = acquire_lock_with_timeout(&mut conn, "b", Duration::ZERO, LONG).unwrap();
     let names = ["c", "b", "a"];
-    let ran = with_locks(&mut conn, &names, 30 * MS, LONG, |_, _| panic!("it ran"));
+    let ran = with_locks(&mut conn, names, 30 * MS, LONG, |_, _| panic!("it ran"));
     assert!(ran.unwrap().is_none());
     assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), ["lock:b"]);
     assert!(release_lock(&mut conn, "b", &token.unwrap()).unwrap());
@@ -60,7 +60,7 @@ fn held_locks_are_renewed_while_waiting_for_the_next() {
         let token = acquire_lock_with_timeout(&mut other, "b", Duration::ZERO, LONG).unwrap();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| {
-                with_locks(&mut conn, &["a", "b"], LONG, 600 * MS, |conn, _| {
+                with_locks(&mut conn, ["a", "b"], LONG, 600 * MS, |conn, _| {
                     conn.pttl::<_, i64>("lock:a").unwrap()
                 })
             });
@@ -83,7 +83,7 @@ fn a_lock_stolen_while_waiting_for_the_next_is_a_loss() {
         acquire_lock_with_timeout(&mut other, "b", Duration::ZERO, LONG).unwrap();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| {
-                with_locks(&mut conn, &["a", "b"], LONG, 600 * MS, |_, _| {
+                with_locks(&mut conn, ["a", "b"], LONG, 600 * MS, |_, _| {
                     panic!("it ran")
                 })
             });
@@ -101,14 +101,14 @@ fn a_lock_stolen_while_waiting_for_the_next_is_a_loss() {
 fn a_loss_names_all_locks_and_a_panic_releases_all() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
-    let ran = with_locks(&mut conn, &["c", "a", "b"], LONG, LONG, |conn, _| {
+    let ran = with_locks(&mut conn, ["c", "a", "b"], LONG, LONG, |conn, _| {
         let () = conn.del(&["lock:a", "lock:c"]).unwrap();
     });
     let released = ran.unwrap().unwrap().released;
     let is_named = matches!(&released, Err(Error::Lost { context, .. }) if context.lock == "a, c");
     assert!(is_named, "{released:?}");
     let panicked = panic::catch_unwind(panic::AssertUnwindSafe(|| {
-        with_locks(&mut conn, &["a", "b"], LONG, LONG, |_, _| panic!("inside"))
+        with_locks(&mut conn, ["a", "b"], LONG, LONG, |_, _| panic!("inside"))
     }));
     assert!(panicked.is_err());
     assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
@@ -124,7 +124,7 @@ fn callers_with_opposite_orders_do_not_deadlock() {
                 let mut conn = server.connection().unwrap();
                 scope.spawn(move || {
                     for _ in 0..25 {
-                        let ran = with_locks(&mut conn, &names, 3 * LONG, LONG, |conn, _| {
+                        let ran = with_locks(&mut conn, names, 3 * LONG, LONG, |conn, _| {
                             conn.incr::<_, _, ()>("runs", 1)
                         });
                         ran.unwrap().unwrap().unless_lost().unwrap().unwrap();
@@ -142,7 +142,7 @@ fn single_locks_and_mutexes_exclude_it() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
     let ran = with_lock(&mut conn, "a", MS, LONG, |conn, token| {
-        let inner = with_locks(conn, &["b", "a"], MS, LONG, |_, _| ()).unwrap();
+        let inner = with_locks(conn, ["b", "a"], MS, LONG, |_, _| ()).unwrap();
         assert!(inner.is_none());
         mutex::renew(conn, "a", token, LONG).unwrap()
     });
@@ -159,7 +159,7 @@ fn all_are_held_in_the_closure_however_slow_the_answers() {
         for slow in ["lock:b", "lock:c"] {
             proxy.at("SET").about(slow).delay(800 * MS);
             let names = ["a", "b", "c"];
-            let ran = with_locks(&mut conn, &names, LONG, 600 * MS, |_, tokens| {
+            let ran = with_locks(&mut conn, names, LONG, 600 * MS, |_, tokens| {
                 let held = names.map(|name| other.get::<_, Option<String>>(format!("lock:{name}")));
                 let tokens: Vec<_> = tokens.iter().map(ToString::to_string).collect();
                 (tokens, held.map(|value| value.unwrap().unwrap_or_default()))
@@ -178,7 +178,7 @@ fn a_lease_that_expires_before_its_answer_is_a_loss() {
         let (mut conn, mut other) = (proxy.connection().unwrap(), server.connection().unwrap());
         proxy.at("SET").about("lock:b").delay(500 * MS);
         proxy.at("EVALSHA").about("lock:a").delay(800 * MS);
-        let lost = with_locks(&mut conn, &["b", "a"], LONG, 400 * MS, |_, _| {
+        let lost = with_locks(&mut conn, ["b", "a"], LONG, 400 * MS, |_, _| {
             panic!("it ran")
         });
         let is_named = matches!(&lost, Err(Error::Lost { context, .. }) if context.lock == "a");
@@ -195,7 +195,7 @@ fn releasing_all_from_a_silent_server_takes_one_timeout() {
         let mut conn = server.connection().unwrap();
         conn.set_read_timeout(Some(500 * MS)).unwrap();
         let names = ["a", "b", "c", "d", "e", "f"];
-        let ran = with_locks(&mut conn, &names, LONG, LONG, |_, _| {
+        let ran = with_locks(&mut conn, names, LONG, LONG, |_, _| {
             server.freeze().unwrap();
             Instant::now()
         });
@@ -214,7 +214,7 @@ fn releasing_all_from_a_silent_server_takes_one_timeout() {
 fn an_open_transaction_is_discarded_and_a_released_lock_reported() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
-    let ran = with_locks(&mut conn, &["b", "a"], LONG, LONG, |conn, tokens| {
+    let ran = with_locks(&mut conn, ["b", "a"], LONG, LONG, |conn, tokens| {
         assert!(release_lock(conn, "b", &tokens[0]).unwrap());
         redis::cmd("MULTI").exec(conn).unwrap();
     });
@@ -251,7 +251,7 @@ fn a_distant_server_does_not_delay_the_deadline() {
         let names: Vec<String> = (0..30).map(|number| number.to_string()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         proxy.delay_each(100 * MS);
-        let mut ran = |names, limit| {
+        let mut ran = |names: &[&str], limit| {
             let asked = Instant::now();
             let ran = with_locks(&mut conn, names, limit, 2 * LONG, |_, _| ()).unwrap();
             (ran.is_some(), asked.elapsed())
@@ -273,7 +273,7 @@ fn all_share_one_deadline() {
             acquire_lock_with_timeout(&mut other, name, Duration::ZERO, lease).unwrap();
         }
         let asked = Instant::now();
-        let ran = with_locks(&mut conn, &["a", "b"], 2_000 * MS, LONG, |_, _| panic!());
+        let ran = with_locks(&mut conn, ["a", "b"], 2_000 * MS, LONG, |_, _| panic!());
         let took = asked.elapsed();
         assert!(
             ran.unwrap().is_none() && took < 2_000 * MS + SLACK,
@@ -301,7 +301,7 @@ fn all_are_released_in_one_round_trip() {
 
     let () = admin.set("lock:z", "someone").unwrap();
     names.push("z");
-    let ran = with_locks(&mut conn, &names, 1_000 * MS, LONG, |_, _| panic!("it ran"));
+    let ran = with_locks(&mut conn, names, 1_000 * MS, LONG, |_, _| panic!("it ran"));
     assert!(ran.unwrap().is_none());
     let bursts = proxy.take_bursts();
     assert_eq!(bursts.last().map(Vec::len), Some(20), "{bursts:?}");

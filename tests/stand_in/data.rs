@@ -139,7 +139,7 @@ fn a_transaction_reads_and_writes_while_the_lock_is_held() {
             let paid = [(); 2].map(|()| lease.transaction(&["wallet:7"], pay).unwrap());
             let failed = told(&lease.transaction(&[], |conn, pipe| {
                 pay(conn, pipe)?;
-                Err::<(), _>(Error::other("no"))
+                Err::<(), _>(Error::other(anyhow::anyhow!("no")))
             }));
             let refused =
                 told(&lease.transaction(&[], |conn, _| Ok(redis::cmd("UNWATCH").exec(conn)?)));

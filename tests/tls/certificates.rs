@@ -137,7 +137,10 @@ fn unusable_certificates_are_refused_before_anything_is_sent() {
         };
         let url = format!("{scheme}://localhost/{path}");
         let error = Locks::connect_with(&url, by(certificates)).unwrap_err();
-        let Error::Invalid { argument, reason } = &error else {
+        let Error::Invalid {
+            argument, reason, ..
+        } = &error
+        else {
             unreachable!("{error:?}");
         };
         assert_eq!(*argument, "certificates");

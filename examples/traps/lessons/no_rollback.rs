@@ -59,7 +59,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
         .err()
         .context("a string was taken for an inventory")?;
     scene.tell("buyer", &error.to_string())?;
-    let is_typed = matches!(error.downcast_ref(), Some(Error::WrongKind { .. }));
+    let is_typed = matches!(error, Error::WrongKind { .. });
     let nothing = bazaar::funds(&mut conn, "users:27")? == 100;
     scene.goes_right(
         is_typed && nothing,

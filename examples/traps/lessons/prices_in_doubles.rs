@@ -51,7 +51,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let refused = purchase_item(&mut conn, "27", "ItemA", "17", 9);
     let error = refused.err().context("9.99 was taken for 9")?;
     scene.tell("buyer", &error.to_string())?;
-    let is_typed = matches!(error.downcast_ref(), Some(Error::WrongKind { .. }));
+    let is_typed = matches!(error, Error::WrongKind { .. });
     let nothing = bazaar::funds(&mut conn, "users:27")? == 100;
     scene.goes_right(
         is_typed && nothing,

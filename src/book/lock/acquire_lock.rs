@@ -54,9 +54,10 @@ pub fn acquire_lock(
     lock_name: &str,
     acquire_timeout: Duration,
 ) -> Result<Option<Token>> {
-    let lock = LockName::new(lock_name)?;
-    let operation = Operation::new("acquire_lock", lock_name);
-    acquire(conn, operation, &lock, acquire_timeout, None)
+    Operation::new("acquire_lock", lock_name).run(|operation| {
+        let lock = LockName::new(lock_name)?;
+        acquire(conn, operation, &lock, acquire_timeout, None)
+    })
 }
 
 /// Acquires a lock that expires after `lock_timeout`, waiting up to `acquire_timeout` for it.
@@ -103,10 +104,11 @@ pub fn acquire_lock_with_timeout(
     acquire_timeout: Duration,
     lock_timeout: Duration,
 ) -> Result<Option<Token>> {
-    let lock = LockName::new(lock_name)?;
-    let lease = lease_millis("lock_timeout", lock_timeout)?;
-    let operation = Operation::new("acquire_lock_with_timeout", lock_name);
-    acquire(conn, operation, &lock, acquire_timeout, Some(lease))
+    Operation::new("acquire_lock_with_timeout", lock_name).run(|operation| {
+        let lock = LockName::new(lock_name)?;
+        let lease = lease_millis("lock_timeout", lock_timeout)?;
+        acquire(conn, operation, &lock, acquire_timeout, Some(lease))
+    })
 }
 
 /// Runs the book's loop, for a lock with a lease or without an end.

@@ -42,19 +42,21 @@ const RELEASE_ATTEMPTS: u32 = 100;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn release_lock(conn: &mut Connection, lock_name: &str, token: &Token) -> Result<bool> {
-    let lock = LockName::new(lock_name)?;
-    let (operation, key) = (Operation::new("release_lock", lock_name), [lock.key()]);
-    let proof = Proof::by_value(&lock, token);
-    let mut delete = Pipeline::new();
-    delete.cmd("DEL").arg(lock.key());
-    for _ in 0..RELEASE_ATTEMPTS {
-        let mut watched = WatchedConnection::new(conn, operation, (&key, Some(&proof)), None);
-        if !watched.is_ours()? {
-            return Ok(false);
+    Operation::new("release_lock", lock_name).run(|operation| {
+        let lock = LockName::new(lock_name)?;
+        let (operation, key) = (operation, [lock.key()]);
+        let proof = Proof::by_value(&lock, token);
+        let mut delete = Pipeline::new();
+        delete.cmd("DEL").arg(lock.key());
+        for _ in 0..RELEASE_ATTEMPTS {
+            let mut watched = WatchedConnection::new(conn, operation, (&key, Some(&proof)), None);
+            if !watched.is_ours()? {
+                return Ok(false);
+            }
+            if let Some(results) = watched.commit(delete.clone(), None)? {
+                return Ok(results == [Value::Int(1)]);
+            }
         }
-        if let Some(results) = watched.commit(delete.clone(), None)? {
-            return Ok(results == [Value::Int(1)]);
-        }
-    }
-    Err(operation.contended())
+        Err(operation.contended())
+    })
 }

@@ -67,13 +67,19 @@ const WITH_LOCKS: &str = "with_locks";
 /// ```
 pub fn with_locks<T>(
     conn: &mut Connection,
-    lock_names: &[&str],
+    lock_names: impl IntoIterator<Item = impl AsRef<str>>,
     acquire_timeout: Duration,
     lock_timeout: Duration,
     run: impl FnOnce(&mut Connection, &[Token]) -> T,
 ) -> Result<Option<Ran<T>>> {
-    let lease = lease_millis("lock_timeout", lock_timeout)?;
-    let wanted = in_order(lock_names)?;
+    let names: Vec<_> = lock_names.into_iter().collect();
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    let (wanted, lease) = Operation::new(WITH_LOCKS, &names.join(", ")).run(|_| {
+        Ok((
+            in_order(&names)?,
+            lease_millis("lock_timeout", lock_timeout)?,
+        ))
+    })?;
     let mut held = Vec::with_capacity(wanted.len());
     let acquired = acquire_all(conn, &wanted, lease, acquire_timeout, &mut held);
     if !matches!(acquired, Ok(true)) {
@@ -83,7 +89,7 @@ pub fn with_locks<T>(
         }
         return acquired.map(|_| None);
     }
-    let tokens: Vec<Token> = (lock_names.iter())
+    let tokens: Vec<Token> = (names.iter())
         .filter_map(|name| held.iter().find(|(lock, _)| lock.text() == *name))
         .map(|(_, token)| token.clone())
         .collect();

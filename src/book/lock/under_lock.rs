@@ -71,17 +71,18 @@ pub fn with_lock<T>(
     lock_timeout: Duration,
     run: impl FnOnce(&mut Connection, &Token) -> T,
 ) -> Result<Option<Ran<T>>> {
-    let lock = LockName::new(lock_name)?;
-    let lease = lease_millis("lock_timeout", lock_timeout)?;
-    let operation = Operation::new("with_lock", lock_name);
-    let Some(token) = acquire(conn, operation, &lock, acquire_timeout, Some(lease))? else {
-        return Ok(None);
-    };
-    let value = catch_unwind(AssertUnwindSafe(|| run(conn, &token)));
-    let was_released = send_release(conn, &lock, &token);
-    let value = value.unwrap_or_else(|panic| resume_unwind(panic));
-    let released = released_as(operation, &token, was_released);
-    Ok(Some(Ran { value, released }))
+    Operation::new("with_lock", lock_name).run(|operation| {
+        let lock = LockName::new(lock_name)?;
+        let lease = lease_millis("lock_timeout", lock_timeout)?;
+        let Some(token) = acquire(conn, operation, &lock, acquire_timeout, Some(lease))? else {
+            return Ok(None);
+        };
+        let value = catch_unwind(AssertUnwindSafe(|| run(conn, &token)));
+        let was_released = send_release(conn, &lock, &token);
+        let value = value.unwrap_or_else(|panic| resume_unwind(panic));
+        let released = released_as(operation, &token, was_released);
+        Ok(Some(Ran { value, released }))
+    })
 }
 
 /// Converts the result of a release for the caller of the whole operation.
@@ -145,11 +146,12 @@ pub fn commit_while_held<T: FromRedisValue>(
     token: &Token,
     build: impl FnOnce(&mut Pipeline),
 ) -> Result<T> {
-    let lock = LockName::new(lock_name)?;
-    let operation = Operation::new("commit_while_held", lock_name);
-    let commit = HeldCommit::new(operation, Proof::by_value(&lock, token), build)?;
-    let results = commit.send(conn)?.unwrap_or_default();
-    commit.answer(results)
+    Operation::new("commit_while_held", lock_name).run(|operation| {
+        let lock = LockName::new(lock_name)?;
+        let commit = HeldCommit::new(operation, Proof::by_value(&lock, token), build)?;
+        let results = commit.send(conn)?.unwrap_or_default();
+        commit.answer(results)
+    })
 }
 
 /// Reads, decides and writes in one transaction while the lock is still ours. Does not release it.
@@ -185,11 +187,12 @@ pub fn transaction_while_held<T>(
     keys: &[&str],
     attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
 ) -> Result<T> {
-    let lock = LockName::new(lock_name)?;
-    let operation = Operation::new("transaction_while_held", lock_name);
-    let proof = Proof::by_value(&lock, token);
-    let transaction = Transaction::while_held(operation, keys, &proof);
-    Ok(transaction.run(conn, attempt)??.0)
+    Operation::new("transaction_while_held", lock_name).run(|operation| {
+        let lock = LockName::new(lock_name)?;
+        let proof = Proof::by_value(&lock, token);
+        let transaction = Transaction::while_held(operation, keys, &proof);
+        Ok(transaction.run(conn, attempt)??.0)
+    })
 }
 
 /// Acquires the book's lock, reads, decides and writes in one transaction, and releases the lock in
@@ -245,13 +248,14 @@ pub fn transaction_with_lock<T>(
     keys: &[&str],
     attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
 ) -> Result<Option<T>> {
-    let lock = LockName::new(lock_name)?;
-    let lease = lease_millis("lock_timeout", lock_timeout)?;
-    let operation = Operation::new("transaction_with_lock", lock_name);
-    let transaction = Transaction::new(operation, keys, lock_timeout / 2);
-    let wanted = wanted(lock, acquire_timeout, lease);
-    let executed = run_with_lock(conn, transaction, &wanted, attempt)??;
-    Ok(executed.map(|(value, _)| value))
+    Operation::new("transaction_with_lock", lock_name).run(|operation| {
+        let lock = LockName::new(lock_name)?;
+        let lease = lease_millis("lock_timeout", lock_timeout)?;
+        let transaction = Transaction::new(operation, keys, lock_timeout / 2);
+        let wanted = wanted(lock, acquire_timeout, lease);
+        let executed = run_with_lock(conn, transaction, &wanted, attempt)??;
+        Ok(executed.map(|(value, _)| value))
+    })
 }
 
 /// Acquires a lock of the book in the first round trip of the transaction, or waits for it, and

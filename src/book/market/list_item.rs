@@ -50,8 +50,9 @@ pub fn list_item(
     item_id: &str,
     seller_id: &str,
     price: u64,
-) -> anyhow::Result<Listing> {
-    let goods = Goods::new(item_id, seller_id, price)?;
+) -> Result<Listing> {
+    let checked = Operation::new("list_item", item_id);
+    let goods = checked.run(|_| Goods::new(item_id, seller_id, price))?;
     let operation = Operation::new("list_item", &goods.offer.member);
     let keys = [goods.inventory.as_str()];
     goods.list(conn, operation, Way::Watch(PATIENCE), &keys)
@@ -99,8 +100,9 @@ pub fn list_item_with_lock(
     item_id: &str,
     seller_id: &str,
     price: u64,
-) -> anyhow::Result<Listing> {
-    let goods = Goods::new(item_id, seller_id, price)?;
+) -> Result<Listing> {
+    let checked = Operation::new("list_item_with_lock", item_id);
+    let goods = checked.run(|_| Goods::new(item_id, seller_id, price))?;
     let (lock, keys) = (goods.offer.item_lock(), [goods.inventory.as_str()]);
     let operation = Operation::new("list_item_with_lock", &lock);
     goods.list(conn, operation, Way::Lock, &keys)
@@ -149,8 +151,9 @@ pub fn list_item_with_market_lock(
     item_id: &str,
     seller_id: &str,
     price: u64,
-) -> anyhow::Result<Listing> {
-    let goods = Goods::new(item_id, seller_id, price)?;
+) -> Result<Listing> {
+    let checked = Operation::new("list_item_with_market_lock", item_id);
+    let goods = checked.run(|_| Goods::new(item_id, seller_id, price))?;
     let operation = Operation::new("list_item_with_market_lock", lock.name());
     let keys = [MARKET, &goods.inventory];
     goods.list(conn, operation, Way::Lock, &keys)
@@ -237,10 +240,10 @@ impl<'a> Goods<'a> {
         operation: Operation<'_>,
         way: Way,
         keys: &[&str],
-    ) -> anyhow::Result<Listing> {
+    ) -> Result<Listing> {
         let (item, member) = (self.offer.item_id, &self.offer.member);
         let contended = |retries| Listing::Contended { retries };
-        let listed = trade(conn, operation, way, keys, contended, |attempt| {
+        trade(conn, operation, way, keys, contended, |attempt| {
             let retries = attempt.retries;
             let [owned, score] = attempt.read([
                 &["SISMEMBER", &self.inventory, item],
@@ -255,7 +258,6 @@ impl<'a> Goods<'a> {
             attempt.write(&["ZADD", MARKET, &self.price.to_string(), member]);
             attempt.write(&["SREM", &self.inventory, item]);
             Ok(Listing::Listed { retries })
-        });
-        Ok(listed?)
+        })
     }
 }

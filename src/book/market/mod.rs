@@ -95,7 +95,7 @@
 //! # Errors
 //!
 //! The expected results of a trade are a [`Listing`] or a [`Purchase`], not an error. A failure is
-//! an [`anyhow::Error`] that wraps one of these variants of [`Error`](crate::Error):
+//! one of these variants of [`Error`](crate::Error):
 //!
 //! - **`Invalid`**: an id that is empty or too long (item and seller together must fit a lock's
 //!   name), a dot in a seller's id, a buyer who is the seller, or a price above [`MAX_PRICE`].
@@ -119,13 +119,11 @@
 //!
 //! match purchase_item_with_lock(&mut conn, "27", "ItemM", "17", Some(97)) {
 //!     Ok(purchase) => println!("{purchase:?}"),
-//!     Err(error) => match error.downcast_ref() {
-//!         Some(Error::Lost { .. }) => println!("too slow for the lock: nothing happened"),
-//!         Some(Error::Unknown { .. }) => println!("check whether 27 has ItemM now"),
-//!         _ => return Err(error),
-//!     },
+//!     Err(Error::Lost { .. }) => println!("too slow for the lock: nothing happened"),
+//!     Err(Error::Unknown { .. }) => println!("check whether 27 has ItemM now"),
+//!     Err(error) => return Err(error),
 //! }
-//! # Ok::<(), anyhow::Error>(())
+//! # Ok::<(), Error>(())
 //! ```
 //!
 //! # Differences from the book

@@ -95,10 +95,9 @@ impl<'a> Offer<'a> {
         let offer = Self { item_id, member };
         // All ways of trading accept the same ids.
         match LockName::new(&offer.item_lock()) {
-            Err(Error::Invalid { reason, .. }) => Err(Error::Invalid {
-                argument: "item_id or seller_id",
-                reason,
-            }),
+            Err(Error::Invalid { reason, .. }) => {
+                Err(Error::invalid("item_id or seller_id", reason))
+            }
             Err(other) => Err(other),
             Ok(_) => Ok(offer),
         }

@@ -56,8 +56,9 @@ pub fn purchase_item(
     item_id: &str,
     seller_id: &str,
     price: u64,
-) -> anyhow::Result<Purchase> {
-    let sale = Sale::new(buyer_id, item_id, seller_id, Some(price))?;
+) -> Result<Purchase> {
+    let checked = Operation::new("purchase_item", item_id);
+    let sale = checked.run(|_| Sale::new(buyer_id, item_id, seller_id, Some(price)))?;
     let operation = Operation::new("purchase_item", &sale.offer.member);
     sale.purchase(conn, operation, Way::Watch(PATIENCE), &sale.all_keys())
 }
@@ -110,8 +111,9 @@ pub fn purchase_item_with_lock(
     item_id: &str,
     seller_id: &str,
     price: Option<u64>,
-) -> anyhow::Result<Purchase> {
-    let sale = Sale::new(buyer_id, item_id, seller_id, price)?;
+) -> Result<Purchase> {
+    let checked = Operation::new("purchase_item_with_lock", item_id);
+    let sale = checked.run(|_| Sale::new(buyer_id, item_id, seller_id, price))?;
     let lock = sale.offer.item_lock();
     // The lock protects the item from other traders; WATCH protects the buyer's funds from the same
     // buyer's other purchases. The market and the seller's funds are not watched, since purchases
@@ -170,8 +172,9 @@ pub fn purchase_item_with_market_lock(
     item_id: &str,
     seller_id: &str,
     price: Option<u64>,
-) -> anyhow::Result<Purchase> {
-    let sale = Sale::new(buyer_id, item_id, seller_id, price)?;
+) -> Result<Purchase> {
+    let checked = Operation::new("purchase_item_with_market_lock", item_id);
+    let sale = checked.run(|_| Sale::new(buyer_id, item_id, seller_id, price))?;
     let operation = Operation::new("purchase_item_with_market_lock", lock.name());
     sale.purchase(conn, operation, Way::Lock, &sale.all_keys())
 }
@@ -300,10 +303,10 @@ impl<'a> Sale<'a> {
         operation: Operation<'_>,
         way: Way,
         keys: &[&str],
-    ) -> anyhow::Result<Purchase> {
+    ) -> Result<Purchase> {
         let contended = |retries| Purchase::Contended { retries };
         let attempt = |attempt: &mut TradeAttempt<'_, '_>| self.attempt(attempt);
-        Ok(trade(conn, operation, way, keys, contended, attempt)?)
+        trade(conn, operation, way, keys, contended, attempt)
     }
 
     /// Checks, as the book does, that the item is for sale at this price and the buyer can pay.

@@ -84,15 +84,17 @@ pub fn acquire_fair_semaphore(
     limit: u32,
     timeout: Duration,
 ) -> Result<Option<Token>> {
-    let keys = FairKeys::new(semname)?;
-    let terms = PermitTerms::new(limit, timeout)?;
-    let token = Token::random();
-    let script = ACQUIRE_FAIR_SEMAPHORE.on([semname, &keys.owner, &keys.counter]);
-    let call = terms.of(script.arg(token.as_str()));
-    let operation = Operation::new("acquire_fair_semaphore", semname);
-    let granted = call.asks(conn);
-    let is_ours = in_one_slot(granted.map_err(|error| operation.unanswered(Some(&token), error)))?;
-    Ok(is_ours.then_some(token))
+    Operation::new("acquire_fair_semaphore", semname).run(|operation| {
+        let keys = FairKeys::new(semname)?;
+        let terms = PermitTerms::new(limit, timeout)?;
+        let token = Token::random();
+        let script = ACQUIRE_FAIR_SEMAPHORE.on([semname, &keys.owner, &keys.counter]);
+        let call = terms.of(script.arg(token.as_str()));
+        let granted = call.asks(conn);
+        let is_ours =
+            in_one_slot(granted.map_err(|error| operation.unanswered(Some(&token), error)))?;
+        Ok(is_ours.then_some(token))
+    })
 }
 
 /// Releases a permit. `Ok(false)`: it was already released, or lost because it was not refreshed in
@@ -117,10 +119,11 @@ pub fn acquire_fair_semaphore(
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn release_fair_semaphore(conn: &mut Connection, semname: &str, token: &Token) -> Result<bool> {
-    let keys = FairKeys::new(semname)?;
-    let script = RELEASE_FAIR_SEMAPHORE.on([semname, &keys.owner]);
-    let operation = Operation::new("release_fair_semaphore", semname);
-    in_one_slot(script.arg(token.as_str()).asks_for(operation, conn))
+    Operation::new("release_fair_semaphore", semname).run(|operation| {
+        let keys = FairKeys::new(semname)?;
+        let script = RELEASE_FAIR_SEMAPHORE.on([semname, &keys.owner]);
+        in_one_slot(script.arg(token.as_str()).asks_for(operation, conn))
+    })
 }
 
 /// Restarts the timeout of a permit. `Ok(false)`: the permit is lost, and nothing was written.
@@ -147,10 +150,11 @@ pub fn release_fair_semaphore(conn: &mut Connection, semname: &str, token: &Toke
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn refresh_fair_semaphore(conn: &mut Connection, semname: &str, token: &Token) -> Result<bool> {
-    let keys = FairKeys::new(semname)?;
-    let script = REFRESH_FAIR_SEMAPHORE.on([semname, &keys.owner, &keys.counter]);
-    let operation = Operation::new("refresh_fair_semaphore", semname);
-    in_one_slot(script.arg(token.as_str()).asks_for(operation, conn))
+    Operation::new("refresh_fair_semaphore", semname).run(|operation| {
+        let keys = FairKeys::new(semname)?;
+        let script = REFRESH_FAIR_SEMAPHORE.on([semname, &keys.owner, &keys.counter]);
+        in_one_slot(script.arg(token.as_str()).asks_for(operation, conn))
+    })
 }
 
 /// Acquires one of `limit` permits while no one holds the book's lock `lock:semname`.
@@ -196,18 +200,19 @@ pub fn acquire_semaphore_with_lock(
     limit: u32,
     timeout: Duration,
 ) -> Result<Option<Token>> {
-    let (keys, lock) = (FairKeys::new(semname)?, LockName::new(semname)?);
-    let terms = PermitTerms::new(limit, timeout)?;
-    let token = Token::random();
-    let script = ACQUIRE_FAIR_SEMAPHORE.on([semname, &keys.owner, &keys.counter, lock.key()]);
-    let call = terms.of(script.arg(token.as_str())).arg(LOCK_END);
-    let operation = Operation::new("acquire_semaphore_with_lock", semname);
-    let decided = until_granted(operation, &token, LOCK_WAIT, || {
-        call.send(conn).and_then(|answer| decision(&answer))
-    });
-    let busy = || operation.contended_after(Some(LOCK_WAIT));
-    let is_ours = in_one_slot(decided)?.ok_or_else(busy)?;
-    Ok(is_ours.then_some(token))
+    Operation::new("acquire_semaphore_with_lock", semname).run(|operation| {
+        let (keys, lock) = (FairKeys::new(semname)?, LockName::new(semname)?);
+        let terms = PermitTerms::new(limit, timeout)?;
+        let token = Token::random();
+        let script = ACQUIRE_FAIR_SEMAPHORE.on([semname, &keys.owner, &keys.counter, lock.key()]);
+        let call = terms.of(script.arg(token.as_str())).arg(LOCK_END);
+        let decided = until_granted(operation, &token, LOCK_WAIT, || {
+            call.send(conn).and_then(|answer| decision(&answer))
+        });
+        let busy = || operation.contended_after(Some(LOCK_WAIT));
+        let is_ours = in_one_slot(decided)?.ok_or_else(busy)?;
+        Ok(is_ours.then_some(token))
+    })
 }
 
 /// Returns true for a permit. `None`: another program holds the lock.

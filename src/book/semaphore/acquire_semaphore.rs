@@ -55,14 +55,15 @@ pub fn acquire_semaphore(
     limit: u32,
     timeout: Duration,
 ) -> Result<Option<Token>> {
-    check_name(semname)?;
-    let terms = PermitTerms::new(limit, timeout)?;
-    let token = Token::random();
-    let call = terms.of(ACQUIRE_BOOK_SEMAPHORE.on([semname]).arg(token.as_str()));
-    let operation = Operation::new("acquire_semaphore", semname);
-    let granted = call.asks(conn);
-    let is_ours = granted.map_err(|error| operation.unanswered(Some(&token), error))?;
-    Ok(is_ours.then_some(token))
+    Operation::new("acquire_semaphore", semname).run(|operation| {
+        check_name(semname)?;
+        let terms = PermitTerms::new(limit, timeout)?;
+        let token = Token::random();
+        let call = terms.of(ACQUIRE_BOOK_SEMAPHORE.on([semname]).arg(token.as_str()));
+        let granted = call.asks(conn);
+        let is_ours = granted.map_err(|error| operation.unanswered(Some(&token), error))?;
+        Ok(is_ours.then_some(token))
+    })
 }
 
 /// Releases a permit. `Ok(false)`: it was already released, or lost because the work took longer
@@ -88,11 +89,12 @@ pub fn acquire_semaphore(
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn release_semaphore(conn: &mut Connection, semname: &str, token: &Token) -> Result<bool> {
-    check_name(semname)?;
-    let operation = Operation::new("release_semaphore", semname);
-    let mut remove = redis::cmd("ZREM");
-    remove.arg(semname).arg(token.as_str());
-    ask(&remove, conn)
-        .and_then(|removed| yes_or_no(&removed))
-        .map_err(|error| operation.unanswered(None, error))
+    Operation::new("release_semaphore", semname).run(|operation| {
+        check_name(semname)?;
+        let mut remove = redis::cmd("ZREM");
+        remove.arg(semname).arg(token.as_str());
+        ask(&remove, conn)
+            .and_then(|removed| yes_or_no(&removed))
+            .map_err(|error| operation.unanswered(None, error))
+    })
 }

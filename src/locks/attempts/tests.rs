@@ -139,10 +139,7 @@ fn a_lasting_refusal_ends_the_wait_and_is_unknown_after_a_missing_reply() {
     let answer = second.judge(reply(refusal("NOPERM"), now), now);
     let text = "then Redis denies it (ACL)";
     assert!(matches!(&answer, Err(Error::Unknown { source, .. }) if source.to_string() == text));
-    let refused = Error::Pool {
-        reason: "redis at h:1 refuses the password".into(),
-        source: None,
-    };
+    let refused = Error::pool("redis at h:1 refuses the password", None);
     let ended = second.ended_by(refused);
     let text = "then redis at h:1 refuses the password";
     assert!(matches!(ended, Error::Unknown { source, .. } if source.to_string() == text));

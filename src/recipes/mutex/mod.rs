@@ -148,9 +148,11 @@ pub fn try_acquire(
     token: &Token,
     end: End,
 ) -> Result<Option<Grant>> {
-    let (hold, lease) = end.of(Hold::mutex(name, token)?)?;
-    let call = acquiring(&hold, lease, BusyReply::No);
-    hold.acquire(conn, "mutex::try_acquire", Duration::ZERO, &call)
+    Operation::new("mutex::try_acquire", name).run(|operation| {
+        let (hold, lease) = end.of(Hold::mutex(name, token)?)?;
+        let call = acquiring(&hold, lease, BusyReply::No);
+        hold.acquire(conn, operation, Duration::ZERO, &call)
+    })
 }
 
 /// Acquires the lock, waiting up to `acquire_timeout` for it.
@@ -186,9 +188,11 @@ pub fn acquire(
     acquire_timeout: Duration,
     end: End,
 ) -> Result<Option<Grant>> {
-    let (hold, lease) = end.of(Hold::mutex(name, token)?)?;
-    let call = acquiring(&hold, lease, BusyReply::No);
-    hold.acquire(conn, "mutex::acquire", acquire_timeout, &call)
+    Operation::new("mutex::acquire", name).run(|operation| {
+        let (hold, lease) = end.of(Hold::mutex(name, token)?)?;
+        let call = acquiring(&hold, lease, BusyReply::No);
+        hold.acquire(conn, operation, acquire_timeout, &call)
+    })
 }
 
 /// Acquires the lock by the bare `SET … NX PX`, without a fencing token. Never waits.
@@ -225,10 +229,11 @@ pub fn try_acquire_unfenced(
     token: &Token,
     lease: Duration,
 ) -> Result<bool> {
-    let lock = LockName::new(name)?;
-    let set = set_if_free(lock.key(), token.as_str(), lease_millis("lease", lease)?);
-    let operation = Operation::new("mutex::try_acquire_unfenced", name);
-    ask(&set, conn).map_err(|error| operation.unanswered(Some(token), error))
+    Operation::new("mutex::try_acquire_unfenced", name).run(|operation| {
+        let lock = LockName::new(name)?;
+        let set = set_if_free(lock.key(), token.as_str(), lease_millis("lease", lease)?);
+        ask(&set, conn).map_err(|error| operation.unanswered(Some(token), error))
+    })
 }
 
 /// Extends the lease to `lease` from now, but never shortens it. `Ok(false)`: the lock is no longer
@@ -257,8 +262,10 @@ pub fn try_acquire_unfenced(
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn renew(conn: &mut Connection, name: &str, token: &Token, lease: Duration) -> Result<bool> {
-    let call = renewing(&Hold::mutex(name, token)?, lease_millis("lease", lease)?);
-    call.asks_for(Operation::new("mutex::renew", name), conn)
+    Operation::new("mutex::renew", name).run(|operation| {
+        let call = renewing(&Hold::mutex(name, token)?, lease_millis("lease", lease)?);
+        call.asks_for(operation, conn)
+    })
 }
 
 /// Releases the lock if it is still ours. `Ok(false)`: it was no longer ours, and nothing was
@@ -281,8 +288,10 @@ pub fn renew(conn: &mut Connection, name: &str, token: &Token, lease: Duration) 
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn release(conn: &mut Connection, name: &str, token: &Token) -> Result<bool> {
-    let call = releasing(LockName::new(name)?.key(), token);
-    call.asks_for(Operation::new("mutex::release", name), conn)
+    Operation::new("mutex::release", name).run(|operation| {
+        let call = releasing(LockName::new(name)?.key(), token);
+        call.asks_for(operation, conn)
+    })
 }
 
 impl End {

@@ -52,10 +52,12 @@ pub fn try_acquire_read(
     token: &Token,
     lease: Duration,
 ) -> Result<bool> {
-    let hold = Hold::read(name, token)?;
-    let call = acquiring_read(&hold, lease_millis("lease", lease)?, BusyReply::No);
-    let granted = hold.acquire(conn, "read_write::try_acquire_read", Duration::ZERO, &call)?;
-    Ok(granted.is_some())
+    Operation::new("read_write::try_acquire_read", name).run(|operation| {
+        let hold = Hold::read(name, token)?;
+        let call = acquiring_read(&hold, lease_millis("lease", lease)?, BusyReply::No);
+        let granted = hold.acquire(conn, operation, Duration::ZERO, &call)?;
+        Ok(granted.is_some())
+    })
 }
 
 /// Acquires the lock for reading, waiting up to `acquire_timeout` for the writers.
@@ -90,10 +92,12 @@ pub fn acquire_read(
     acquire_timeout: Duration,
     lease: Duration,
 ) -> Result<bool> {
-    let hold = Hold::read(name, token)?;
-    let call = acquiring_read(&hold, lease_millis("lease", lease)?, BusyReply::No);
-    let granted = hold.acquire(conn, "read_write::acquire_read", acquire_timeout, &call)?;
-    Ok(granted.is_some())
+    Operation::new("read_write::acquire_read", name).run(|operation| {
+        let hold = Hold::read(name, token)?;
+        let call = acquiring_read(&hold, lease_millis("lease", lease)?, BusyReply::No);
+        let granted = hold.acquire(conn, operation, acquire_timeout, &call)?;
+        Ok(granted.is_some())
+    })
 }
 
 /// Extends a reader's lease to `lease` from now, but never shortens it. `Ok(false)`: the hold is no
@@ -128,9 +132,10 @@ pub fn renew_read(
     token: &Token,
     lease: Duration,
 ) -> Result<bool> {
-    let (hold, lease) = (Hold::read(name, token)?, lease_millis("lease", lease)?);
-    renewing(&hold, Side::Reader, lease)
-        .asks_for(Operation::new("read_write::renew_read", name), conn)
+    Operation::new("read_write::renew_read", name).run(|operation| {
+        let (hold, lease) = (Hold::read(name, token)?, lease_millis("lease", lease)?);
+        renewing(&hold, Side::Reader, lease).asks_for(operation, conn)
+    })
 }
 
 /// Releases a reader's hold. `Ok(false)`: its lease had ended, so a writer may have held the lock
@@ -155,8 +160,10 @@ pub fn renew_read(
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn release_read(conn: &mut Connection, name: &str, token: &Token) -> Result<bool> {
-    let call = releasing(&Hold::read(name, token)?, Side::Reader);
-    call.asks_for(Operation::new("read_write::release_read", name), conn)
+    Operation::new("read_write::release_read", name).run(|operation| {
+        let call = releasing(&Hold::read(name, token)?, Side::Reader);
+        call.asks_for(operation, conn)
+    })
 }
 
 /// Acquires the lock for writing if no one holds it. Never waits, and does not keep readers out
@@ -202,9 +209,11 @@ pub fn try_acquire_write(
     token: &Token,
     lease: Duration,
 ) -> Result<Option<Grant>> {
-    let hold = Hold::write(name, token)?;
-    let call = acquiring_write(&hold, lease_millis("lease", lease)?, false, BusyReply::No);
-    hold.acquire(conn, "read_write::try_acquire_write", Duration::ZERO, &call)
+    Operation::new("read_write::try_acquire_write", name).run(|operation| {
+        let hold = Hold::write(name, token)?;
+        let call = acquiring_write(&hold, lease_millis("lease", lease)?, false, BusyReply::No);
+        hold.acquire(conn, operation, Duration::ZERO, &call)
+    })
 }
 
 /// Acquires the lock for writing, waiting up to `acquire_timeout` and keeping new readers out
@@ -245,15 +254,17 @@ pub fn acquire_write(
     acquire_timeout: Duration,
     lease: Duration,
 ) -> Result<Option<Grant>> {
-    let hold = Hold::write(name, token)?;
-    let waits = !acquire_timeout.is_zero();
-    let call = acquiring_write(&hold, lease_millis("lease", lease)?, waits, BusyReply::No);
-    let granted = hold.acquire(conn, "read_write::acquire_write", acquire_timeout, &call);
-    if waits && has_given_up(&granted) {
-        // If this fails, the intent expires within a second.
-        let _ = releasing(&hold, Side::Intent).asks(conn);
-    }
-    granted
+    Operation::new("read_write::acquire_write", name).run(|operation| {
+        let hold = Hold::write(name, token)?;
+        let waits = !acquire_timeout.is_zero();
+        let call = acquiring_write(&hold, lease_millis("lease", lease)?, waits, BusyReply::No);
+        let granted = hold.acquire(conn, operation, acquire_timeout, &call);
+        if waits && has_given_up(&granted) {
+            // If this fails, the intent expires within a second.
+            let _ = releasing(&hold, Side::Intent).asks(conn);
+        }
+        granted
+    })
 }
 
 /// Extends the writer's lease to `lease` from now, but never shortens it. `Ok(false)`: the hold is
@@ -287,9 +298,10 @@ pub fn renew_write(
     token: &Token,
     lease: Duration,
 ) -> Result<bool> {
-    let (hold, lease) = (Hold::write(name, token)?, lease_millis("lease", lease)?);
-    renewing(&hold, Side::Writer, lease)
-        .asks_for(Operation::new("read_write::renew_write", name), conn)
+    Operation::new("read_write::renew_write", name).run(|operation| {
+        let (hold, lease) = (Hold::write(name, token)?, lease_millis("lease", lease)?);
+        renewing(&hold, Side::Writer, lease).asks_for(operation, conn)
+    })
 }
 
 /// Releases the writer's hold. `Ok(false)`: its lease had ended, so someone else may have held the
@@ -314,8 +326,10 @@ pub fn renew_write(
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn release_write(conn: &mut Connection, name: &str, token: &Token) -> Result<bool> {
-    let call = releasing(&Hold::write(name, token)?, Side::Writer);
-    call.asks_for(Operation::new("read_write::release_write", name), conn)
+    Operation::new("read_write::release_write", name).run(|operation| {
+        let call = releasing(&Hold::write(name, token)?, Side::Writer);
+        call.asks_for(operation, conn)
+    })
 }
 
 /// Returns true if the wait has ended and the connection still responds. After an unknown outcome

@@ -148,9 +148,11 @@ pub fn try_acquire(
     token: &Token,
     lease: Duration,
 ) -> Result<Option<Grant>> {
-    let hold = Hold::reentrant(name, owner, token)?;
-    let call = acquiring(&hold, lease_millis("lease", lease)?, BusyReply::No);
-    hold.acquire(conn, "reentrant::try_acquire", Duration::ZERO, &call)
+    Operation::new("reentrant::try_acquire", name).run(|operation| {
+        let hold = Hold::reentrant(name, owner, token)?;
+        let call = acquiring(&hold, lease_millis("lease", lease)?, BusyReply::No);
+        hold.acquire(conn, operation, Duration::ZERO, &call)
+    })
 }
 
 /// Acquires the lock, or enters it again, waiting up to `acquire_timeout` while another owner has
@@ -187,9 +189,11 @@ pub fn acquire(
     acquire_timeout: Duration,
     lease: Duration,
 ) -> Result<Option<Grant>> {
-    let hold = Hold::reentrant(name, owner, token)?;
-    let call = acquiring(&hold, lease_millis("lease", lease)?, BusyReply::No);
-    hold.acquire(conn, "reentrant::acquire", acquire_timeout, &call)
+    Operation::new("reentrant::acquire", name).run(|operation| {
+        let hold = Hold::reentrant(name, owner, token)?;
+        let call = acquiring(&hold, lease_millis("lease", lease)?, BusyReply::No);
+        hold.acquire(conn, operation, acquire_timeout, &call)
+    })
 }
 
 /// Extends one acquisition's lease to `lease` from now, but never shortens it. `Ok(false)`: it is
@@ -231,9 +235,11 @@ pub fn renew(
     token: &Token,
     lease: Duration,
 ) -> Result<bool> {
-    let hold = Hold::reentrant(name, owner, token)?;
-    let call = renewing(&hold, lease_millis("lease", lease)?, Levels::AlsoOfTheNotes);
-    call.asks_for(Operation::new("reentrant::renew", name), conn)
+    Operation::new("reentrant::renew", name).run(|operation| {
+        let hold = Hold::reentrant(name, owner, token)?;
+        let call = renewing(&hold, lease_millis("lease", lease)?, Levels::AlsoOfTheNotes);
+        call.asks_for(operation, conn)
+    })
 }
 
 /// Releases one acquisition. The release of the last one frees the lock.
@@ -271,15 +277,16 @@ pub fn renew(
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn release(conn: &mut Connection, name: &str, owner: &Owner, token: &Token) -> Result<Release> {
-    let hold = Hold::reentrant(name, owner, token)?;
-    let operation = Operation::new("reentrant::release", name);
-    let levels = releasing(&hold, Levels::AlsoOfTheNotes)
-        .counts(conn)
-        .map_err(|error| operation.unanswered(None, error))?;
-    Ok(match levels {
-        0 => Release::NotHeld,
-        1 => Release::Freed,
-        _ => Release::StillHeld { count: levels - 1 },
+    Operation::new("reentrant::release", name).run(|operation| {
+        let hold = Hold::reentrant(name, owner, token)?;
+        let levels = releasing(&hold, Levels::AlsoOfTheNotes)
+            .counts(conn)
+            .map_err(|error| operation.unanswered(None, error))?;
+        Ok(match levels {
+            0 => Release::NotHeld,
+            1 => Release::Freed,
+            _ => Release::StillHeld { count: levels - 1 },
+        })
     })
 }
 
@@ -307,19 +314,20 @@ pub fn release(conn: &mut Connection, name: &str, owner: &Owner, token: &Token) 
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn holds(conn: &mut Connection, name: &str, owner: &Owner) -> Result<u64> {
-    let lock = LockName::new(name)?;
-    let operation = Operation::new("reentrant::holds", name);
-    // Only a read-write lock has the field `kind`.
-    let mut question = redis::cmd("HMGET");
-    question.arg(&[lock.key(), owner.as_str(), "kind"]);
-    let answer: (Option<Vec<u8>>, Option<Vec<u8>>) =
-        ask(&question, conn).map_err(|error| operation.failed(error))?;
-    match answer {
-        (None, None) => Ok(0),
-        (Some(count), None) => whole_number_above_0(count)
-            .ok_or_else(|| operation.wrong_kind("a count that is not a whole number above 0")),
-        (_, Some(_)) => Err(operation.wrong_kind("a lock of another kind")),
-    }
+    Operation::new("reentrant::holds", name).run(|operation| {
+        let lock = LockName::new(name)?;
+        // Only a read-write lock has the field `kind`.
+        let mut question = redis::cmd("HMGET");
+        question.arg(&[lock.key(), owner.as_str(), "kind"]);
+        let answer: (Option<Vec<u8>>, Option<Vec<u8>>) =
+            ask(&question, conn).map_err(|error| operation.failed(error))?;
+        match answer {
+            (None, None) => Ok(0),
+            (Some(count), None) => whole_number_above_0(count)
+                .ok_or_else(|| operation.wrong_kind("a count that is not a whole number above 0")),
+            (_, Some(_)) => Err(operation.wrong_kind("a lock of another kind")),
+        }
+    })
 }
 
 fn whole_number_above_0(digits: Vec<u8>) -> Option<u64> {

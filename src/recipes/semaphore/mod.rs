@@ -114,10 +114,12 @@ pub fn try_acquire(
     token: &Token,
     lease: Duration,
 ) -> Result<bool> {
-    let hold = Hold::semaphore(name, token)?.among(permits)?;
-    let call = acquiring(&hold, lease_millis("lease", lease)?, BusyReply::No);
-    let granted = hold.acquire(conn, "semaphore::try_acquire", Duration::ZERO, &call)?;
-    Ok(granted.is_some())
+    Operation::new("semaphore::try_acquire", name).run(|operation| {
+        let hold = Hold::semaphore(name, token)?.among(permits)?;
+        let call = acquiring(&hold, lease_millis("lease", lease)?, BusyReply::No);
+        let granted = hold.acquire(conn, operation, Duration::ZERO, &call)?;
+        Ok(granted.is_some())
+    })
 }
 
 /// Acquires a permit, waiting up to `acquire_timeout` while none is free.
@@ -153,10 +155,12 @@ pub fn acquire(
     acquire_timeout: Duration,
     lease: Duration,
 ) -> Result<bool> {
-    let hold = Hold::semaphore(name, token)?.among(permits)?;
-    let call = acquiring(&hold, lease_millis("lease", lease)?, BusyReply::No);
-    let granted = hold.acquire(conn, "semaphore::acquire", acquire_timeout, &call)?;
-    Ok(granted.is_some())
+    Operation::new("semaphore::acquire", name).run(|operation| {
+        let hold = Hold::semaphore(name, token)?.among(permits)?;
+        let call = acquiring(&hold, lease_millis("lease", lease)?, BusyReply::No);
+        let granted = hold.acquire(conn, operation, acquire_timeout, &call)?;
+        Ok(granted.is_some())
+    })
 }
 
 /// Extends the permit's lease to `lease` from now, but never shortens it. `Ok(false)`: the permit
@@ -187,11 +191,13 @@ pub fn acquire(
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn renew(conn: &mut Connection, name: &str, token: &Token, lease: Duration) -> Result<bool> {
-    let call = renewing(
-        &Hold::semaphore(name, token)?,
-        lease_millis("lease", lease)?,
-    );
-    call.asks_for(Operation::new("semaphore::renew", name), conn)
+    Operation::new("semaphore::renew", name).run(|operation| {
+        let call = renewing(
+            &Hold::semaphore(name, token)?,
+            lease_millis("lease", lease)?,
+        );
+        call.asks_for(operation, conn)
+    })
 }
 
 /// Releases the permit if it is still ours. `Ok(false)`: it was no longer ours, and no permit was
@@ -216,8 +222,10 @@ pub fn renew(conn: &mut Connection, name: &str, token: &Token, lease: Duration) 
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn release(conn: &mut Connection, name: &str, token: &Token) -> Result<bool> {
-    let call = releasing(&Hold::semaphore(name, token)?);
-    call.asks_for(Operation::new("semaphore::release", name), conn)
+    Operation::new("semaphore::release", name).run(|operation| {
+        let call = releasing(&Hold::semaphore(name, token)?);
+        call.asks_for(operation, conn)
+    })
 }
 
 /// Returns the holders of the permits, in the order in which their leases end.
@@ -240,13 +248,15 @@ pub fn release(conn: &mut Connection, name: &str, token: &Token) -> Result<bool>
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn holders(conn: &mut Connection, name: &str) -> Result<Vec<Holder>> {
-    let operation = Operation::new("semaphore::holders", name);
-    let answer = inspecting(&LockName::new(name)?).send(conn);
-    let (found, holders) = (answer.and_then(read_inspection)).map_err(|it| operation.failed(it))?;
-    match found {
-        Found::Nothing | Found::Permits => Ok(holders),
-        _ => Err(operation.wrong_kind("something that is not a semaphore")),
-    }
+    Operation::new("semaphore::holders", name).run(|operation| {
+        let answer = inspecting(&LockName::new(name)?).send(conn);
+        let (found, holders) =
+            (answer.and_then(read_inspection)).map_err(|it| operation.failed(it))?;
+        match found {
+            Found::Nothing | Found::Permits => Ok(holders),
+            _ => Err(operation.wrong_kind("something that is not a semaphore")),
+        }
+    })
 }
 
 impl Hold {

@@ -217,7 +217,7 @@ impl<'a> WatchedConnection<'a> {
     fn named(&self, error: Error) -> Error {
         let operation = self.watched.operation;
         match error {
-            error if !error.is_unnamed() => error,
+            error if error.context().is_some() => error,
             Error::Redis { source, .. } | Error::Unknown { source, .. } => operation.failed(source),
             Error::Reply { .. } => operation.wrong_kind(
                 "a value of another type than requested; read a key that may be missing as an `Option`",
@@ -261,7 +261,7 @@ fn carries(error: &Error, refusal: &ServerError) -> bool {
         return false;
     };
     let refusals = source.clone().into_server_errors();
-    error.is_unnamed()
+    error.context().is_none()
         && refusals.is_some_and(|refusals| refusals.iter().any(|(_, error)| error == refusal))
 }
 

@@ -32,7 +32,7 @@ fn a_forked_child_is_refused_its_parents_nodes_even_for_an_unused_shard() {
         cluster.tag(1, "fork").unwrap(),
     );
     let lease = mutex(&locks, &used).acquire(LONG).unwrap();
-    let forked = |refused: Option<Error>| matches!(refused, Some(Error::Forked)).to_string();
+    let forked = |refused: Option<Error>| matches!(refused, Some(Error::Forked { .. })).to_string();
     for tag in [&used, &unused] {
         let says = [
             said_by_a_child(|| forked(mutex(&locks, tag).try_acquire().err())),

@@ -229,7 +229,10 @@ fn on_a_cluster_a_name_without_a_tag_is_refused_with_the_reason() {
     let (mut conn, _server) = single_node_of_a_cluster();
     for ways in [Way::Fair, Way::WithLock] {
         let refused = acquire(&mut conn, ways, &ONE);
-        let Err(Error::Invalid { argument, reason }) = refused else {
+        let Err(Error::Invalid {
+            argument, reason, ..
+        }) = refused
+        else {
             panic!("{refused:?}");
         };
         assert_eq!(argument, "semname");

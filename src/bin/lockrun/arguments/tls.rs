@@ -75,6 +75,7 @@ impl TlsFiles {
         };
         let reason = "this lockrun was built without TLS: build it with the feature `tls-rustls`";
         Err(leasehold::Error::Invalid {
+            context: leasehold::ErrorContext::default(),
             argument,
             reason: reason.into(),
         })
@@ -97,6 +98,7 @@ fn read(argument: &'static str, file: &std::path::Path) -> Result<Vec<u8>> {
     use crate::speaking::text::of_system;
 
     std::fs::read(file).map_err(|error| leasehold::Error::Invalid {
+        context: leasehold::ErrorContext::default(),
         argument,
         reason: format!("cannot read {}: {}", file.display(), of_system(&error)),
     })

@@ -53,7 +53,9 @@ fn is_semaphore(found: &str) -> bool {
 /// "what: why", or for an invalid argument the option and the reason.
 pub(crate) fn failed(arguments: &Arguments, what: &str, error: &Error) -> String {
     match error {
-        Error::Invalid { argument, reason } => match flag(argument) {
+        Error::Invalid {
+            argument, reason, ..
+        } => match flag(argument) {
             Some(flag) => format!("{flag}: {reason}"),
             None => format!("{what}: {argument}: {reason}"),
         },
@@ -79,7 +81,7 @@ fn flag(argument: &'static str) -> Option<&'static str> {
 /// The text for a failure on this server.
 pub(crate) fn reason(server: &str, error: &Error) -> String {
     let text = match error {
-        Error::Pool { reason, source } => with_cause(reason, source.as_ref()),
+        Error::Pool { reason, source, .. } => with_cause(reason, source.as_ref()),
         Error::Redis { source, .. } if source.is_io_error() => {
             with_cause(&format!("cannot reach {server}"), Some(source))
         }
@@ -91,8 +93,8 @@ pub(crate) fn reason(server: &str, error: &Error) -> String {
         Error::Unknown { source, .. } => {
             with_cause(&format!("no answer from {server}"), Some(source))
         }
-        Error::TooOld { .. } => error.to_string().replace("the server", server),
-        Error::Thread { source } => format!("cannot start a thread: {}", of_system(source)),
+        Error::TooOld { .. } => without_context(error).replace("the server", server),
+        Error::Thread { source, .. } => format!("cannot start a thread: {}", of_system(source)),
         // The failure before the loss says more: MISCONF, OOM, NOREPLICAS.
         Error::Lost {
             source: Some(source),

@@ -183,9 +183,10 @@ pub fn acquire_read(
     acquire_timeout: Duration,
     leases: &Lifetimes,
 ) -> Result<bool> {
-    let operation = Operation::new("one_hash::acquire_read", key);
-    let call = leases.call(&ACQUIRE_READ_ONE_HASH, key, token)?;
-    acquired(conn, operation, token, acquire_timeout, &call)
+    Operation::new("one_hash::acquire_read", key).run(|operation| {
+        let call = leases.call(&ACQUIRE_READ_ONE_HASH, key, token)?;
+        acquired(conn, operation, token, acquire_timeout, &call)
+    })
 }
 
 /// Acquires the lock for writing, waiting up to `acquire_timeout` for all holders.
@@ -222,9 +223,10 @@ pub fn acquire_write(
     acquire_timeout: Duration,
     leases: &Lifetimes,
 ) -> Result<bool> {
-    let operation = Operation::new("one_hash::acquire_write", key);
-    let call = leases.call(&ACQUIRE_WRITE_ONE_HASH, key, token)?;
-    acquired(conn, operation, token, acquire_timeout, &call)
+    Operation::new("one_hash::acquire_write", key).run(|operation| {
+        let call = leases.call(&ACQUIRE_WRITE_ONE_HASH, key, token)?;
+        acquired(conn, operation, token, acquire_timeout, &call)
+    })
 }
 
 /// Releases a reader's hold. `Ok(false)`: its time was over, so a writer may have held the lock
@@ -246,9 +248,10 @@ pub fn release_read(
     token: &Token,
     leases: &Lifetimes,
 ) -> Result<bool> {
-    let operation = Operation::new("one_hash::release_read", key);
-    let call = leases.call(&RELEASE_READ_ONE_HASH, key, token)?;
-    call.asks_for(operation, conn)
+    Operation::new("one_hash::release_read", key).run(|operation| {
+        let call = leases.call(&RELEASE_READ_ONE_HASH, key, token)?;
+        call.asks_for(operation, conn)
+    })
 }
 
 /// Releases the writer's hold. `Ok(false)`: its time was over, so someone else may have held the
@@ -269,7 +272,8 @@ pub fn release_write(
     token: &Token,
     leases: &Lifetimes,
 ) -> Result<bool> {
-    let operation = Operation::new("one_hash::release_write", key);
-    let call = leases.call(&RELEASE_WRITE_ONE_HASH, key, token)?;
-    call.asks_for(operation, conn)
+    Operation::new("one_hash::release_write", key).run(|operation| {
+        let call = leases.call(&RELEASE_WRITE_ONE_HASH, key, token)?;
+        call.asks_for(operation, conn)
+    })
 }

@@ -154,9 +154,10 @@ pub fn acquire_read(
     acquire_timeout: Duration,
     lease: Duration,
 ) -> Result<bool> {
-    let operation = Operation::new("two_key::acquire_read", &keys.read);
-    let call = keys.acquiring(&ACQUIRE_READ_TWO_KEY, token, lease)?;
-    acquired(conn, operation, token, acquire_timeout, &call)
+    Operation::new("two_key::acquire_read", &keys.read).run(|operation| {
+        let call = keys.acquiring(&ACQUIRE_READ_TWO_KEY, token, lease)?;
+        acquired(conn, operation, token, acquire_timeout, &call)
+    })
 }
 
 /// Acquires the lock for writing, waiting up to `acquire_timeout` for all holders.
@@ -194,9 +195,10 @@ pub fn acquire_write(
     acquire_timeout: Duration,
     lease: Duration,
 ) -> Result<bool> {
-    let operation = Operation::new("two_key::acquire_write", &keys.write);
-    let call = keys.acquiring(&ACQUIRE_WRITE_TWO_KEY, token, lease)?;
-    acquired(conn, operation, token, acquire_timeout, &call)
+    Operation::new("two_key::acquire_write", &keys.write).run(|operation| {
+        let call = keys.acquiring(&ACQUIRE_WRITE_TWO_KEY, token, lease)?;
+        acquired(conn, operation, token, acquire_timeout, &call)
+    })
 }
 
 /// Releases a reader's hold. `Ok(false)`: it is no longer listed, because its lease has ended, or
@@ -212,9 +214,10 @@ pub fn acquire_write(
 /// # Example
 /// As for [`acquire_read`].
 pub fn release_read(conn: &mut Connection, keys: &Keys, token: &Token) -> Result<bool> {
-    let operation = Operation::new("two_key::release_read", &keys.read);
-    let call = RELEASE_READ_TWO_KEY.on([&keys.read]).arg(token.as_str());
-    call.asks_for(operation, conn)
+    Operation::new("two_key::release_read", &keys.read).run(|operation| {
+        let call = RELEASE_READ_TWO_KEY.on([&keys.read]).arg(token.as_str());
+        call.asks_for(operation, conn)
+    })
 }
 
 /// Releases the writer's hold. `Ok(false)`: it was no longer ours, and nothing was deleted.
@@ -228,10 +231,11 @@ pub fn release_read(conn: &mut Connection, keys: &Keys, token: &Token) -> Result
 /// # Example
 /// As for [`acquire_write`].
 pub fn release_write(conn: &mut Connection, keys: &Keys, token: &Token) -> Result<bool> {
-    let operation = Operation::new("two_key::release_write", &keys.write);
-    own(token)?;
-    // The write key is a mutex.
-    releasing(&keys.write, token).asks_for(operation, conn)
+    Operation::new("two_key::release_write", &keys.write).run(|operation| {
+        own(token)?;
+        // The write key is a mutex.
+        releasing(&keys.write, token).asks_for(operation, conn)
+    })
 }
 
 /// Refuses `1`, the value of every writer of the article: all of them would look like ours.

@@ -262,7 +262,7 @@ pub(super) fn fork_while_held(hand: &mut Hand) -> anyhow::Result<()> {
     }
     let forked = catch_unwind(AssertUnwindSafe(|| {
         Forked::start(|| {
-            let is_refused = matches!(lock.try_acquire(), Err(Error::Forked));
+            let is_refused = matches!(lock.try_acquire(), Err(Error::Forked { .. }));
             if let Some(lease) = lease.take() {
                 drop(lease);
             }
