@@ -3,14 +3,13 @@
 mod commits;
 mod data;
 mod scripts;
-mod semaphores;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use redis::{RedisResult, Value};
 
 pub(super) use commits::{Commits, Watching, name_of};
-pub(super) use data::{Answer, Data, Words, server_error, texts};
+pub(super) use data::{Answer, Hash, Words, lock_key, server_error, texts};
 
 /// Nanoseconds since 1970. A lock expires to the nanosecond, not to the millisecond as on a server,
 /// so it is free as soon as a test has moved the clock by its lease.
@@ -42,50 +41,48 @@ struct Before {
     entry: Entry,
 }
 
-/// A key of data, or that of a lock with its companion and marks.
+/// A key of data, or that of a lock with its companion and mark.
 #[derive(Clone, Default, PartialEq)]
 struct Entry {
-    lock: Option<Stored>,
+    stored: Option<Stored>,
     companion: Companion,
     run: Option<RunMark>,
-    data: Option<Data>,
 }
 
-/// A lock that is held.
+/// The value of a key, and its end.
 #[derive(Clone, PartialEq)]
 struct Stored {
-    value: LockValue,
-    end: Nanos,
+    content: Content,
+    end: Option<Nanos>,
 }
 
 #[derive(Clone, PartialEq)]
-enum LockValue {
-    /// The holder's token.
-    Mutex(String),
-    Reentrant(Entered),
-    /// The ends by field: readers `r:`, writers `w:` and intents `i:`.
-    ReadWrite(BTreeMap<String, Nanos>),
-    Semaphore(Permits),
+enum Content {
+    /// Data of a job, or a mutex: its holder's token.
+    Text(Vec<u8>),
+    /// Data of a job.
+    Hash(Hash),
+    /// A lock of another kind than a mutex. Its end is that of the last hold.
+    Holds(Kind, Holds),
 }
 
-/// The permits of a semaphore by the tokens of their holders.
-type Permits = BTreeMap<String, Permit>;
-
-#[derive(Clone, PartialEq)]
-struct Permit {
-    end: Nanos,
-    /// The start of the hold, the number of permits that its holder passed, and the owner.
-    described: String,
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Reentrant,
+    ReadWrite,
+    Semaphore,
 }
 
-/// The holder of a reentrant lock.
+/// The holds of a lock by their fields, which are those on a server: the levels `t:TOKEN` of a
+/// reentrant lock, whose owner is in the companion; the readers `r:TOKEN`, writers `w:TOKEN` and
+/// intents `i:TOKEN` of a read-write lock; the tokens of a semaphore's permits.
+type Holds = BTreeMap<String, StoredHold>;
+
 #[derive(Clone, Default, PartialEq)]
-struct Entered {
-    owner: String,
-    /// The tokens that are not yet released, with their ends.
-    acquisitions: BTreeMap<String, Nanos>,
-    /// The token that was released last.
-    released: Option<String>,
+struct StoredHold {
+    end: Nanos,
+    /// The start of a permit, the number of permits that its holder passed, and the owner.
+    described: String,
 }
 
 /// The companion key: the data of the current or last holder. The fencing token is 0 before the
@@ -103,7 +100,6 @@ struct Companion {
 /// The mark of a run that has succeeded.
 #[derive(Clone, PartialEq)]
 struct RunMark {
-    key: String,
     /// Milliseconds since 1970.
     at: u64,
     by: String,
@@ -121,14 +117,9 @@ pub(super) struct Execution {
 impl Store {
     /// Runs one script or command with its arguments at this moment.
     pub(super) fn run(&mut self, (script, words): (&str, Vec<&str>), now: Now) -> Execution {
-        let key = words.first().copied().unwrap_or_default();
+        let mut key = words.first().copied().unwrap_or_default();
         if script == "LAST_RUN" {
-            let runs = self.entries.values().filter_map(|entry| entry.run.as_ref());
-            let told = (runs.filter(|run| run.key == key)).find_map(|run| run.told(now));
-            return Execution {
-                answer: Ok(told.unwrap_or(Value::Nil)),
-                changed: None,
-            };
+            key = lock_key(key);
         }
         self.used.insert(key.to_owned());
         let run = |entry: &mut Entry| entry.run(script, &words, now);
@@ -139,7 +130,7 @@ impl Store {
         }
     }
 
-    /// Changes an entry and remembers its previous state. Returns true if the lock has changed.
+    /// Changes an entry and remembers its previous state. Returns true if the key has changed.
     fn change<T>(
         &mut self,
         key: &str,
@@ -151,7 +142,7 @@ impl Store {
         entry.remove_expired(now);
         let before = entry.clone();
         let done = change(entry);
-        let has_changed = entry.lock != before.lock;
+        let has_changed = entry.stored != before.stored;
         if *entry != with_expired {
             *self.changes.entry(key.to_owned()).or_default() += 1;
         }
@@ -188,9 +179,14 @@ impl Store {
         used.map_or(keys.to_vec(), |key| vec![key.clone()])
     }
 
+    fn is_lock(&self, key: &str) -> bool {
+        let has_the_prefix = key.starts_with("lock:") && lock_key(key) == key;
+        has_the_prefix || self.used.contains(key)
+    }
+
     /// Removes a lock, as if it had expired. Returns false if it was free.
     pub(super) fn expire(&mut self, key: &str, now: Now) -> bool {
-        let was_held = |entry: &mut Entry| entry.lock.take().is_some();
+        let was_held = |entry: &mut Entry| entry.stored.take().is_some();
         self.change(key, now, was_held).0
     }
 
@@ -202,29 +198,20 @@ impl Store {
 
 impl Entry {
     fn remove_expired(&mut self, Now(now): Now) {
-        if let Some(LockValue::ReadWrite(ends)) = self.value_mut() {
-            ends.retain(|_, end| *end > now);
+        // A reentrant lock counts a level for a while after its end.
+        if let Some(Content::Holds(Kind::ReadWrite | Kind::Semaphore, holds)) = self.content_mut() {
+            holds.retain(|_, hold| hold.end > now);
         }
-        if let Some(LockValue::Semaphore(permits)) = self.value_mut() {
-            permits.retain(|_, permit| permit.end > now);
-        }
-        self.lock.take_if(|lock| lock.end <= now);
-        self.data
-            .take_if(|data| data.end.is_some_and(|end| end <= now));
+        self.stored
+            .take_if(|stored| stored.end.is_some_and(|end| end <= now));
     }
 
-    fn value(&self) -> Option<&LockValue> {
-        self.lock.as_ref().map(|lock| &lock.value)
+    fn content(&self) -> Option<&Content> {
+        self.stored.as_ref().map(|stored| &stored.content)
     }
 
-    fn value_mut(&mut self) -> Option<&mut LockValue> {
-        self.lock.as_mut().map(|lock| &mut lock.value)
-    }
-
-    /// Sets the lock, or extends it. Its end never moves back.
-    fn hold(&mut self, end: Nanos, value: LockValue) {
-        let lock = self.lock.get_or_insert(Stored { value, end });
-        lock.end = lock.end.max(end);
+    fn content_mut(&mut self) -> Option<&mut Content> {
+        self.stored.as_mut().map(|stored| &mut stored.content)
     }
 
     /// Issues a new fencing token and reserves the unused numbers below it, at most
@@ -244,25 +231,24 @@ impl Entry {
 
     fn steal(&mut self, token: &str, end: Nanos, now: Now) {
         let thief = "someone else";
-        let value = match self.lock.take().map(|stored| stored.value) {
-            None | Some(LockValue::Mutex(_)) => LockValue::Mutex(token.to_owned()),
-            Some(LockValue::Reentrant(_)) => LockValue::Reentrant(Entered {
-                owner: thief.to_owned(),
-                acquisitions: BTreeMap::from([(token.to_owned(), end)]),
-                released: None,
-            }),
-            Some(LockValue::ReadWrite(_)) => {
-                LockValue::ReadWrite(BTreeMap::from([(format!("w:{token}"), end)]))
-            }
-            // All permits at once: the thief's semaphore has only one.
-            Some(LockValue::Semaphore(_)) => {
+        let content = match self.content() {
+            Some(Content::Holds(kind, _)) => {
+                let field = match kind {
+                    Kind::Reentrant => format!("t:{token}"),
+                    Kind::ReadWrite => format!("w:{token}"),
+                    Kind::Semaphore => token.to_owned(),
+                };
+                // All permits at once: the thief's semaphore has only one.
                 let described = format!("{} 1 {thief}", now.millis());
-                let stolen = (token.to_owned(), Permit { end, described });
-                LockValue::Semaphore(Permits::from([stolen]))
+                Content::Holds(*kind, Holds::from([(field, StoredHold { end, described })]))
             }
+            _ => Content::Text(token.into()),
         };
         self.grant(token, thief, 0, now);
-        self.hold(end, value);
+        self.stored = Some(Stored {
+            content,
+            end: Some(end),
+        });
     }
 }
 

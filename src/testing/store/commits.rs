@@ -75,7 +75,7 @@ impl Store {
 
     /// Returns those of these keys that are locks.
     fn locks_of<'a>(&self, keys: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
-        keys.filter(|key| self.used.contains(*key))
+        keys.filter(|key| self.is_lock(key))
     }
 
     /// Returns the names of the locks among these keys.

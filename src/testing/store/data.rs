@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use redis::{RedisError, RedisResult, Value, parse_redis_value};
 
 use super::{
-    Entry, LockValue, Nanos, Now, Store,
-    scripts::{int, millis_until, refused, text, wrong_type, yes},
+    Content, Entry, Kind, Nanos, Now, Store, Stored,
+    scripts::{int, millis_until, not_a_number, number, refused, text, wrong_type, yes},
 };
 use crate::wire::script_named;
 
@@ -16,27 +16,14 @@ pub(in crate::testing) type Words = Vec<Vec<u8>>;
 /// The reply of a test to a command.
 pub(in crate::testing) type Answer = Box<dyn FnMut(&[&str]) -> Option<Value> + Send>;
 
-/// A value of a job.
-#[derive(Clone, PartialEq)]
-pub(in crate::testing) struct Data {
-    value: DataValue,
-    pub(super) end: Option<Nanos>,
-}
+pub(in crate::testing) type Hash = BTreeMap<Vec<u8>, Vec<u8>>;
 
-#[derive(Clone, PartialEq)]
-enum DataValue {
-    Text(Vec<u8>),
-    Hash(Hash),
-}
-
-type Hash = BTreeMap<Vec<u8>, Vec<u8>>;
-
-/// The keys of the locks that a command has changed.
-type ChangedLocks = Vec<String>;
+/// The keys that a command has changed, of locks and others.
+type ChangedKeys = Vec<String>;
 
 impl Store {
     /// Executes one command. A test may reply first, except to commands on the key of a lock.
-    pub(in crate::testing) fn command(&mut self, words: &Words, now: Now) -> (Value, ChangedLocks) {
+    pub(in crate::testing) fn command(&mut self, words: &Words, now: Now) -> (Value, ChangedKeys) {
         let (mut changed, texts) = (Vec::new(), texts(words));
         let texts: Vec<&str> = texts.iter().map(|text| &**text).collect();
         let executed = match self.answered(&texts) {
@@ -51,7 +38,7 @@ impl Store {
     }
 
     fn answered(&mut self, words: &[&str]) -> Option<Value> {
-        let is_of_a_lock = self.used.contains(lock_key(first_key(words)?));
+        let is_of_a_lock = self.is_lock(lock_key(first_key(words)?));
         self.answer.as_mut().filter(|_| !is_of_a_lock)?(words)
     }
 
@@ -60,7 +47,7 @@ impl Store {
         words: &Words,
         texts: &[&str],
         now: Now,
-        changed: &mut ChangedLocks,
+        changed: &mut ChangedKeys,
     ) -> RedisResult<Value> {
         let name = texts.first().unwrap_or(&"").to_uppercase();
         match (&*name, texts.get(1..).unwrap_or_default()) {
@@ -75,20 +62,12 @@ impl Store {
                 self.script(&hash, words, now, changed)
             }
             ("EVALSHA", [hash, _, words @ ..]) => self.script(hash, words, now, changed),
-            // The book's functions acquire their lock like this.
-            ("SET", [key, token, "NX", "PX", lease]) if key.starts_with("lock:") => {
-                let ran = self.run(("SET", vec![key, token, "NX", "PX", lease]), now);
-                changed.extend(ran.changed);
-                ran.answer
-            }
             ("DEL" | "UNLINK" | "EXISTS", keys) if !keys.is_empty() => {
                 let is_read = name == "EXISTS";
                 let there = keys.iter().filter(|key| {
                     let (was_there, has_changed) = self.change(key, now, |entry| {
-                        let was_there = entry.is_there();
-                        if !is_read {
-                            (entry.lock, entry.data) = (None, None);
-                        }
+                        let was_there = entry.stored.is_some();
+                        entry.stored.take_if(|_| !is_read);
                         was_there
                     });
                     changed.extend(has_changed.then(|| (**key).to_owned()));
@@ -112,7 +91,9 @@ impl Store {
                     .unwrap_or(pattern)
                     .replace('\\', "");
                 let mut keys: Vec<_> = self.entries.keys().cloned().collect();
-                keys.retain(|key| key.starts_with(&start) && self.is_there(key, now));
+                let mut is_there =
+                    |key: &str| self.change(key, now, |entry| entry.stored.is_some()).0;
+                keys.retain(|key| key.starts_with(&start) && is_there(key));
                 let keys = keys.iter().map(|key| text(key)).collect();
                 Ok(Value::Array(vec![text("0"), Value::Array(keys)]))
             }
@@ -127,16 +108,12 @@ impl Store {
         }
     }
 
-    fn is_there(&mut self, key: &str, now: Now) -> bool {
-        self.change(key, now, |entry| entry.is_there()).0
-    }
-
     fn script(
         &mut self,
         hash: &str,
         words: &[&str],
         now: Now,
-        changed: &mut ChangedLocks,
+        changed: &mut ChangedKeys,
     ) -> RedisResult<Value> {
         let script = script_named(hash).ok_or_else(|| unknown("EVAL"))?;
         if let ("PROVE", [key, proof, _, field]) = (script, words) {
@@ -150,17 +127,22 @@ impl Store {
     /// Sets the proof to end with this hold.
     fn prove(&mut self, lock: &str, proof: &str, field: &str, now: Now) -> Value {
         let (end, _) = self.change(lock, now, |entry| entry.hold_end(field));
-        let data = end.map(|end| Data {
-            value: DataValue::Text(b"1".into()),
+        let proven = end.map(|end| Stored {
+            content: Content::Text(b"1".into()),
             end: Some(end),
         });
-        self.change(proof, now, |entry| entry.data = data);
+        self.change(proof, now, |entry| entry.stored = proven);
         yes(true)
     }
 }
 
 impl Entry {
-    fn command(&mut self, name: &str, arguments: &[&[u8]], now: Now) -> RedisResult<Value> {
+    pub(super) fn command(
+        &mut self,
+        name: &str,
+        arguments: &[&[u8]],
+        now: Now,
+    ) -> RedisResult<Value> {
         let bulk = |value: Option<&Vec<u8>>| value.cloned().map_or(Value::Nil, Value::BulkString);
         match (name, arguments) {
             ("GET", []) => Ok(bulk(self.text()?.as_ref())),
@@ -171,8 +153,8 @@ impl Entry {
             ("INCR", []) => self.add(1),
             ("DECR", []) => self.add(-1),
             ("INCRBY", [by]) => self.add(number(by)?),
-            ("DECRBY", [by]) => self.add(-number(by)?),
-            ("EXPIRE", [time]) => Ok(self.expire(number(time)?.saturating_mul(1_000), now)),
+            ("DECRBY", [by]) => self.add(-number::<i64>(by)?),
+            ("EXPIRE", [time]) => Ok(self.expire(number::<i64>(time)?.saturating_mul(1_000), now)),
             ("PEXPIRE", [time]) => Ok(self.expire(number(time)?, now)),
             ("TTL", []) => Ok(Value::Int(
                 self.millis_left(now)
@@ -181,7 +163,7 @@ impl Entry {
             ("PTTL", []) => Ok(Value::Int(
                 self.millis_left(now).unwrap_or_else(|none| none),
             )),
-            ("HGET", [owner]) if self.lock.is_some() => Ok(self.count_of(owner)),
+            ("HGET", [owner]) if self.is_reentrant() => Ok(self.count_of(owner)),
             ("HGET", [field]) => Ok(bulk(self.hash()?.get(*field))),
             ("HMGET", fields) if !fields.is_empty() => {
                 let hash = self.hash()?;
@@ -206,7 +188,7 @@ impl Entry {
                     .map(|pair| (pair[0].to_vec(), pair[1].to_vec()));
                 hash.extend(pairs);
                 let added = hash.len() - had;
-                self.keep(DataValue::Hash(hash));
+                self.keep(Content::Hash(hash));
                 Ok(if name == "HSET" {
                     Value::Int(int(added as u64))
                 } else {
@@ -217,7 +199,7 @@ impl Entry {
                 let mut hash = self.hash()?;
                 let sum = sum(hash.get(*field), number(by)?)?;
                 hash.insert(field.to_vec(), sum.to_string().into());
-                self.keep(DataValue::Hash(hash));
+                self.keep(Content::Hash(hash));
                 Ok(Value::Int(sum))
             }
             ("HDEL", fields) if !fields.is_empty() => {
@@ -226,9 +208,9 @@ impl Entry {
                 hash.retain(|field, _| !fields.contains(&&**field));
                 let removed = had - hash.len();
                 if hash.is_empty() {
-                    self.data = None;
+                    self.stored = None;
                 } else {
-                    self.keep(DataValue::Hash(hash));
+                    self.keep(Content::Hash(hash));
                 }
                 Ok(Value::Int(int(removed as u64)))
             }
@@ -236,79 +218,31 @@ impl Entry {
         }
     }
 
-    pub(super) fn is_there(&self) -> bool {
-        self.lock.is_some() || self.data.is_some()
-    }
-
     /// Returns the string at this key. A held mutex is a string: its holder's token.
     pub(super) fn text(&self) -> RedisResult<Option<Vec<u8>>> {
-        match (self.value(), &self.data) {
-            (Some(LockValue::Mutex(token)), _) => Ok(Some(token.clone().into())),
-            (
-                None,
-                Some(Data {
-                    value: DataValue::Text(text),
-                    ..
-                }),
-            ) => Ok(Some(text.clone())),
-            (None, None) => Ok(None),
+        match self.content() {
+            Some(Content::Text(text)) => Ok(Some(text.clone())),
+            None => Ok(None),
             _ => Err(wrong_type()),
         }
     }
 
-    /// Returns the type of what a job has written to a lock's key, and what a look at the lock
-    /// tells of it: nothing if it is not a lock of another program.
-    pub(super) fn written_by_a_job(&self) -> Option<(&'static str, Vec<Value>)> {
-        match &self.data.as_ref()?.value {
-            DataValue::Text(text) => Some(("string", vec![Value::BulkString(text.clone())])),
-            DataValue::Hash(hash) if hash.len() == 1 => {
-                let pairs = hash.iter().filter(|(_, count)| is_count(count));
-                let told = pairs.flat_map(|(owner, count)| [owner.clone(), count.clone()]);
-                Some(("hash", told.map(Value::BulkString).collect()))
-            }
-            DataValue::Hash(_) => Some(("hash", Vec::new())),
-        }
-    }
-
-    /// True if a job has written an owner and a count, as the notes' scripts do: then that owner
-    /// has the reentrant lock.
-    ///
-    /// # Errors
-    /// It has written something else.
-    pub(super) fn is_a_count_of_a_job(&self) -> RedisResult<bool> {
-        match self.written_by_a_job() {
-            None => Ok(false),
-            Some(("hash", told)) if !told.is_empty() => Ok(true),
-            Some(("hash", _)) => Err(refused(
-                "WRONGKIND",
-                "a hash that is not one owner and a count",
-            )),
-            Some(_) => Err(wrong_type()),
-        }
-    }
-
-    pub(super) fn hash(&self) -> RedisResult<Hash> {
-        match (&self.lock, &self.data) {
-            (
-                None,
-                Some(Data {
-                    value: DataValue::Hash(hash),
-                    ..
-                }),
-            ) => Ok(hash.clone()),
-            (None, None) => Ok(Hash::new()),
+    fn hash(&self) -> RedisResult<Hash> {
+        match self.content() {
+            Some(Content::Hash(hash)) => Ok(hash.clone()),
+            None => Ok(Hash::new()),
             _ => Err(wrong_type()),
         }
     }
 
     /// Stores a value. The key keeps its end.
-    fn keep(&mut self, value: DataValue) {
-        let end = self.data.as_ref().and_then(|data| data.end);
-        self.data = Some(Data { value, end });
+    fn keep(&mut self, content: Content) {
+        let end = self.stored.as_ref().and_then(|stored| stored.end);
+        self.stored = Some(Stored { content, end });
     }
 
     fn set(&mut self, value: &[u8], options: &[&[u8]], now: Now) -> RedisResult<Value> {
-        let is_there = self.is_there();
+        let is_there = self.stored.is_some();
         let (mut end, mut rest) = (None, options);
         loop {
             rest = match rest {
@@ -318,67 +252,55 @@ impl Entry {
                 [b"NX" | b"XX", rest @ ..] => rest,
                 [unit @ (b"EX" | b"PX"), time, rest @ ..] => {
                     let factor = if *unit == b"EX" { 1_000 } else { 1 };
-                    let millis = u64::try_from(number(time)?).map_err(|_| not_a_number())?;
-                    end = Some(now.after(millis.saturating_mul(factor)));
+                    end = Some(now.after(number::<u64>(time)?.saturating_mul(factor)));
                     rest
                 }
                 _ => return Err(unknown("SET with other options than EX, PX, NX and XX")),
             };
         }
-        self.lock = None;
-        let value = DataValue::Text(value.to_vec());
-        self.data = Some(Data { value, end });
+        let content = Content::Text(value.to_vec());
+        self.stored = Some(Stored { content, end });
         Ok(Value::Okay)
     }
 
     fn add(&mut self, by: i64) -> RedisResult<Value> {
-        if self.lock.is_some() {
-            return Err(wrong_type());
-        }
         let sum = sum(self.text()?.as_ref(), by)?;
-        self.keep(DataValue::Text(sum.to_string().into()));
+        self.keep(Content::Text(sum.to_string().into()));
         Ok(Value::Int(sum))
     }
 
     fn expire(&mut self, millis: i64, now: Now) -> Value {
-        let Some(data) = &mut self.data else {
-            return yes(false);
-        };
-        data.end = Some(now.after(u64::try_from(millis).unwrap_or(0)));
-        yes(true)
+        let end = now.after(u64::try_from(millis).unwrap_or(0));
+        let stored = self.stored.as_mut();
+        yes(stored.map(|stored| stored.end = Some(end)).is_some())
     }
 
     /// Returns the milliseconds left. The error is the reply for a key that is missing or has no
     /// end.
     pub(super) fn millis_left(&self, now: Now) -> Result<i64, i64> {
-        let end = match (&self.lock, &self.data) {
-            (Some(lock), _) => Some(lock.end),
-            (None, Some(data)) => data.end,
-            (None, None) => return Err(-2),
-        };
-        end.map(|end| millis_until(end, now)).ok_or(-1)
+        let stored = self.stored.as_ref().ok_or(-2)?;
+        stored.end.map(|end| millis_until(end, now)).ok_or(-1)
+    }
+
+    fn is_reentrant(&self) -> bool {
+        matches!(self.content(), Some(Content::Holds(Kind::Reentrant, _)))
     }
 
     /// Returns the number of times that this owner holds a reentrant lock.
     fn count_of(&self, owner: &[u8]) -> Value {
-        match self.value() {
-            Some(LockValue::Reentrant(entered)) if entered.owner.as_bytes() == owner => {
-                text(&entered.acquisitions.len().to_string())
+        match self.content() {
+            Some(Content::Holds(_, levels)) if self.companion.owner.as_bytes() == owner => {
+                text(&levels.len().to_string())
             }
             _ => Value::Nil,
         }
     }
 
-    /// Returns the end of a hold by its field: `t:` and the token of a reentrant lock's level, the
-    /// field of a reader or writer, or a permit's token.
+    /// Returns the end of a hold, unless it is that of a mutex.
     fn hold_end(&self, field: &str) -> Option<Nanos> {
-        match self.value()? {
-            LockValue::Mutex(_) => None,
-            LockValue::Reentrant(entered) => {
-                entered.acquisitions.get(field.strip_prefix("t:")?).copied()
-            }
-            LockValue::ReadWrite(ends) => ends.get(field).copied(),
-            LockValue::Semaphore(permits) => Some(permits.get(field)?.end),
+        match self.content()? {
+            Content::Holds(_, holds) => Some(holds.get(field)?.end),
+            _ => None,
         }
     }
 }
@@ -395,10 +317,12 @@ pub(super) fn first_key<'a>(words: &[&'a str]) -> Option<&'a str> {
 
 /// Returns the key of the lock to which this key belongs, or the key itself.
 pub(in crate::testing) fn lock_key(key: &str) -> &str {
-    let beside = [":lease", ":done{", ":proof{"].iter().find_map(|suffix| {
-        let (lock, rest) = key.split_once(suffix)?;
-        (rest.is_empty() || suffix.ends_with('{')).then_some(lock)
-    });
+    let beside = [":lease", ":lease:ran", ":done{", ":proof{"]
+        .iter()
+        .find_map(|suffix| {
+            let (lock, rest) = key.split_once(suffix)?;
+            (rest.is_empty() || suffix.ends_with('{')).then_some(lock)
+        });
     match beside {
         Some(lock) => lock
             .strip_prefix('{')
@@ -419,25 +343,9 @@ pub(in crate::testing) fn server_error(text: &str) -> Value {
     parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap_or(Value::Nil)
 }
 
-fn number(word: &[u8]) -> RedisResult<i64> {
-    let word = std::str::from_utf8(word).map_err(|_| not_a_number())?;
-    word.parse().map_err(|_| not_a_number())
-}
-
 fn sum(before: Option<&Vec<u8>>, by: i64) -> RedisResult<i64> {
-    let before = before.map_or(Ok(0), |before| number(before))?;
+    let before: i64 = before.map_or(Ok(0), number)?;
     before.checked_add(by).ok_or_else(not_a_number)
-}
-
-fn is_count(value: &[u8]) -> bool {
-    let count = std::str::from_utf8(value)
-        .ok()
-        .and_then(|it| it.parse().ok());
-    count.is_some_and(|count: u64| count > 0)
-}
-
-fn not_a_number() -> RedisError {
-    refused("ERR", "value is not an integer or out of range")
 }
 
 fn unknown(name: &str) -> RedisError {

@@ -1,40 +1,31 @@
-//! Each script in Rust, with the effect of its Lua, on an [`Entry`] in place of the server's keys.
+//! The scripts of the locks in Rust.
 
-use std::collections::BTreeMap;
+use std::str::FromStr;
 
 use redis::{RedisError, RedisResult, Value};
 
-use super::{Companion, Entered, Entry, LockValue, MILLI, Nanos, Now, Permit, RunMark, Stored};
+use super::{
+    Companion, Content, Entry, Holds, Kind, MILLI, Nanos, Now, RunMark, Stored, StoredHold,
+};
 use crate::error::makes_no_sense;
 
 impl Entry {
     pub(super) fn run(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
         match (script, words) {
-            ("INSPECT", [_, _]) => Ok(self.inspected(now)),
-            ("FORCE_RELEASE", [_, _]) => {
+            ("INSPECT", _) => Ok(self.inspected(now)),
+            ("FORCE_RELEASE", _) => {
                 let found = self.inspected(now);
-                let was_a_job = self
-                    .written_by_a_job()
-                    .is_some_and(|(_, told)| !told.is_empty());
-                self.data.take_if(|_| was_a_job);
-                let was_held = self.lock.take().is_some() || was_a_job;
+                let is_lock = |stored: &mut Stored| !matches!(stored.content, Content::Hash(_));
+                let was_held = self.stored.take_if(is_lock).is_some();
                 Ok(Value::Array(vec![yes(was_held), found]))
             }
-            // The plain command does not check the key's type.
-            ("SET", [_, _, "NX", ..]) if self.is_there() => Ok(Value::Nil),
-            ("SET", [_, token, "NX", "PX", lease]) => {
-                self.hold(now.after(number(lease)?), LockValue::Mutex((*token).into()));
-                Ok(Value::Okay)
+            ("LAST_RUN", _) => Ok(self.last_run(now).unwrap_or(Value::Nil)),
+            ("FINISH_RUN", [_, _, token, who, kept]) => {
+                Ok(self.finish_run(token, who, number(kept)?, now))
             }
-            ("ACQUIRE_SIMPLE", [_, token, lease]) => {
-                let is_ours = self.text()?.is_none_or(|holder| holder == token.as_bytes());
-                if is_ours {
-                    self.hold(now.after(number(lease)?), LockValue::Mutex((*token).into()));
-                }
-                Ok(yes(is_ours))
-            }
-            ("FINISH_RUN", [_, mark, token, who, kept]) => {
-                Ok(self.finish_run(mark, token, who, number(kept)?, now))
+            ("SET", [_, arguments @ ..]) => {
+                let arguments: Vec<_> = arguments.iter().map(|word| word.as_bytes()).collect();
+                self.command("SET", &arguments, now)
             }
             ("ACQUIRE_MUTEX_UNLESS_RUN", [key, beside, _, rest @ .., period]) => {
                 let words = [&[*key, *beside], rest].concat();
@@ -44,29 +35,88 @@ impl Entry {
                 let words = [&[*key], rest].concat();
                 self.unless_run("ACQUIRE_UNFENCED_MUTEX", &words, number(period)?, now)
             }
-            (script, words) if script.ends_with("_MUTEX") => self.mutex(script, words, now),
-            (script, words) if script.ends_with("_REENTRANT") => self.reentrant(script, words, now),
-            (script, words) if script.ends_with("_SEMAPHORE") => self.semaphore(script, words, now),
-            (script, words) => self.read_write(script, words, now),
+            ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, tell, ended]) => {
+                let end = now.after(number(lease)?);
+                self.enter((owner, token, end), number(ended)?, tell, now)
+            }
+            ("RENEW_REENTRANT" | "RELEASE_REENTRANT", [_, _, owner, ..])
+                if self.companion.owner != **owner =>
+            {
+                self.holds(Kind::Reentrant).map(|_| yes(false))
+            }
+            ("RENEW_REENTRANT", [_, _, _, token, lease, _]) => {
+                self.renew(Kind::Reentrant, &format!("t:{token}"), lease, now)
+            }
+            ("RELEASE_REENTRANT", [_, _, _, token, _]) => {
+                let count = self.release(Kind::Reentrant, &format!("t:{token}"), now)?;
+                Ok(Value::Int(int(count)))
+            }
+            ("ACQUIRE_READ", [_, token, lease, tell]) => {
+                let end = now.after(number(lease)?);
+                self.read((token, end), tell, now)
+            }
+            ("ACQUIRE_WRITE", [_, _, token, lease, waits, who, tell]) => {
+                let end = now.after(number(lease)?);
+                self.write((token, who, end), *waits == "1", tell, now)
+            }
+            ("RENEW_READ_WRITE", [.., field, lease]) => {
+                self.renew(Kind::ReadWrite, field, lease, now)
+            }
+            ("RELEASE_READ_WRITE", [_, field]) => {
+                Ok(yes(self.release(Kind::ReadWrite, field, now)? > 0))
+            }
+            ("ACQUIRE_SEMAPHORE", [_, _, token, lease, count, who, tell]) => {
+                let described = format!("{} {count} {who}", now.millis());
+                let end = now.after(number(lease)?);
+                self.take(
+                    (token, StoredHold { end, described }),
+                    number(count)?,
+                    tell,
+                    now,
+                )
+            }
+            ("RENEW_SEMAPHORE", [.., token, lease]) => {
+                self.renew(Kind::Semaphore, token, lease, now)
+            }
+            ("RELEASE_SEMAPHORE", [.., token]) => {
+                Ok(yes(self.release(Kind::Semaphore, token, now)? > 0))
+            }
+            (script, words) => self.mutex(script, words, now),
         }
     }
 
     fn inspected(&self, now: Now) -> Value {
-        let pair = |field: &str, value: String| [text(field), text(&value)];
-        let (kind, fields) = match self.value() {
-            None => self.written_by_a_job().unwrap_or(("none", Vec::new())),
-            Some(LockValue::Mutex(token)) => ("string", vec![text(token)]),
-            Some(LockValue::Reentrant(entered)) => {
-                let count = entered.count().to_string();
-                ("hash", pair(&entered.owner, count).to_vec())
+        let (kind, fields) = match self.content() {
+            None => ("none", Vec::new()),
+            Some(Content::Text(token)) => ("string", vec![Value::BulkString(token.clone())]),
+            Some(Content::Hash(_)) => ("hash", Vec::new()),
+            Some(Content::Holds(Kind::Reentrant, levels)) => {
+                let count = digits(levels.len() as u64);
+                ("hash", vec![text(&self.companion.owner), count])
             }
-            Some(LockValue::ReadWrite(ends)) => {
-                let millis = |end: &Nanos| (end / MILLI).to_string();
-                let fields = ends.iter().map(|(field, end)| pair(field, millis(end)));
-                let kind = pair("kind", "rw".to_owned());
-                ("hash", [kind].into_iter().chain(fields).flatten().collect())
+            Some(Content::Holds(Kind::ReadWrite, holds)) => {
+                let ends = holds.iter().map(|(field, hold)| (field, hold.end));
+                let fields = ends.flat_map(|(field, end)| [text(field), digits(end / MILLI)]);
+                (
+                    "hash",
+                    [text("kind"), text("rw")]
+                        .into_iter()
+                        .chain(fields)
+                        .collect(),
+                )
             }
-            Some(LockValue::Semaphore(permits)) => ("zset", Permit::told(permits)),
+            Some(Content::Holds(Kind::Semaphore, permits)) => {
+                let mut permits: Vec<_> = permits.iter().collect();
+                permits.sort_by_key(|(_, permit)| permit.end);
+                let told = permits.into_iter().flat_map(|(token, permit)| {
+                    [
+                        text(token),
+                        digits(permit.end / MILLI),
+                        text(&permit.described),
+                    ]
+                });
+                ("zset", told.collect())
+            }
         };
         let left = self.millis_left(now).unwrap_or_else(|none| none);
         let Companion { token, owner, .. } = &self.companion;
@@ -87,20 +137,31 @@ impl Entry {
         ])
     }
 
-    fn finish_run(&mut self, mark: &str, token: &str, who: &str, kept: u64, now: Now) -> Value {
-        if !matches!(self.value(), Some(LockValue::Mutex(holder)) if holder == token) {
+    fn finish_run(&mut self, token: &str, who: &str, kept: u64, now: Now) -> Value {
+        if !matches!(self.content(), Some(Content::Text(holder)) if holder == token.as_bytes()) {
             let is_ours = self.run.as_ref().is_some_and(|run| run.token == token);
             return yes(is_ours);
         }
         self.run = Some(RunMark {
-            key: mark.to_owned(),
             at: now.millis(),
             by: who.to_owned(),
             token: token.to_owned(),
             end: now.after(kept),
         });
-        self.lock = None;
+        self.stored = None;
         yes(true)
+    }
+
+    /// Returns the mark as a script returns it; `None` once it has expired.
+    fn last_run(&self, now: Now) -> Option<Value> {
+        let run = self.run.as_ref().filter(|run| run.end > now.0)?;
+        let parts = [
+            text("ran"),
+            digits(run.at),
+            text(&run.by),
+            digits(now.millis()),
+        ];
+        Some(Value::Array(parts.into()))
     }
 
     fn unless_run(
@@ -110,314 +171,268 @@ impl Entry {
         period: u64,
         now: Now,
     ) -> RedisResult<Value> {
-        let is_within = |run: &&RunMark| now.millis().abs_diff(run.at) <= period;
-        let run = self.run.as_ref().filter(is_within);
-        match run.and_then(|run| run.told(now)) {
-            Some(told) => Ok(told),
-            None => self.mutex(script, words, now),
+        let is_within = |run: &RunMark| now.millis().abs_diff(run.at) <= period;
+        match self.last_run(now) {
+            Some(told) if self.run.as_ref().is_some_and(is_within) => Ok(told),
+            _ => self.mutex(script, words, now),
         }
     }
 
     fn mutex(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
         let holder = self.text()?;
-        let holder = holder.as_deref().map(String::from_utf8_lossy);
-        let holder = holder.as_deref();
+        let is_free = holder.is_none();
+        let is_held_by = |token: &str| holder.is_some_and(|holder| holder == token.as_bytes());
         match (script, words) {
             ("ACQUIRE_MUTEX", [_, _, token, lease, who, more @ ..]) if more.len() <= 2 => {
                 let reserved = number(more.get(1).unwrap_or(&"0"))?;
-                if holder.is_some_and(|holder| holder != *token) {
-                    return Ok(self.refusal(more.first().unwrap_or(&"0"), Value::Nil, now));
+                if !is_free && !is_held_by(token) {
+                    return Ok(self.refusal(more.first().unwrap_or(&"0"), now));
                 }
-                if holder.is_none() || self.companion.token != *token {
+                if is_free || self.companion.token != *token {
                     self.grant(token, who, reserved, now);
                 }
-                self.hold(now.after(number(lease)?), LockValue::Mutex((*token).into()));
-                let Companion {
-                    fence,
-                    reserved: following,
-                    ..
-                } = self.companion;
+                self.hold(token, number(lease)?, now);
+                let (fence, following) = (self.companion.fence, self.companion.reserved);
                 if reserved == 0 {
                     return Ok(digits(fence));
                 }
                 let first = digits(fence.saturating_sub(following));
                 Ok(Value::Array(vec![first, Value::Int(int(following))]))
             }
-            ("ACQUIRE_UNFENCED_MUTEX", [_, token, lease, tell]) => {
-                if holder.is_some_and(|holder| holder != *token) {
-                    return Ok(self.refusal(tell, Value::Nil, now));
+            ("ACQUIRE_UNFENCED_MUTEX" | "ACQUIRE_SIMPLE", [_, token, lease, tell @ ..]) => {
+                if !is_free && !is_held_by(token) {
+                    return Ok(match tell {
+                        [tell] => self.refusal(tell, now),
+                        _ => yes(false),
+                    });
                 }
-                self.hold(now.after(number(lease)?), LockValue::Mutex((*token).into()));
+                self.hold(token, number(lease)?, now);
                 Ok(yes(true))
             }
-            // With or without the companion.
-            ("RENEW_MUTEX", [_, _, token, lease] | [_, token, lease]) => {
-                let is_ours = holder == Some(token);
-                if is_ours {
-                    self.extend(now.after(number(lease)?));
+            ("RENEW_MUTEX", [.., token, lease]) => {
+                let (end, is_ours) = (now.after(number(lease)?), is_held_by(token));
+                if let Some(stored) = self.stored.as_mut().filter(|_| is_ours) {
+                    // A key without an end stays without one.
+                    stored.end = stored.end.map(|before| before.max(end));
                 }
                 Ok(yes(is_ours))
             }
             ("RELEASE_MUTEX", [_, token]) => {
-                let is_ours = holder == Some(token);
-                self.lock.take_if(|_| is_ours);
-                // A job's string, such as a lock without an end.
-                self.data.take_if(|_| is_ours);
+                let is_ours = is_held_by(token);
+                self.stored.take_if(|_| is_ours);
                 Ok(yes(is_ours))
             }
             _ => Err(makes_no_sense()),
         }
     }
 
-    fn reentrant(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
-        let is_a_jobs = self.is_a_count_of_a_job()?;
-        match self.value() {
-            None | Some(LockValue::Reentrant(_)) => {}
-            Some(LockValue::Mutex(_) | LockValue::Semaphore(_)) => return Err(wrong_type()),
-            Some(LockValue::ReadWrite(_)) => {
-                return Err(refused(
-                    "WRONGKIND",
-                    "a hash that is not one owner and a count",
-                ));
-            }
-        }
-        match (script, words) {
-            ("ACQUIRE_REENTRANT", [.., tell, _]) if is_a_jobs => {
-                Ok(self.refusal(tell, Value::Nil, now))
-            }
-            ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, tell, ended]) => {
-                if self.companion.fence <= number(ended)? && self.entered_by(owner, now).is_some() {
-                    // The remains of a hold after a failover.
-                    self.lock = None;
-                }
-                if self.lock.is_none() {
-                    self.companion.fence = self.companion.fence.max(number(ended)?);
-                }
-                self.enter(owner, token, now.after(number(lease)?), tell, now)
-            }
-            ("RENEW_REENTRANT", [_, _, owner, token, lease, _]) => {
-                let end = now.after(number(lease)?);
-                Ok(yes(self.renew_level(owner, token, end, now)))
-            }
-            ("RELEASE_REENTRANT", [_, _, owner, token, _]) => {
-                Ok(Value::Int(self.leave(owner, token, now)))
-            }
-            _ => Err(makes_no_sense()),
+    /// Sets a mutex, or extends it. Its end never moves back. A lease of 0 has no end.
+    fn hold(&mut self, token: &str, lease: u64, now: Now) {
+        let before = self.stored.take().and_then(|stored| stored.end);
+        let end = (lease > 0).then(|| now.after(lease));
+        self.stored = Some(Stored {
+            content: Content::Text(token.into()),
+            end: end.max(before),
+        });
+    }
+
+    /// Returns the holds of a lock of this kind; `None` if it is free.
+    ///
+    /// # Errors
+    /// The key holds something else.
+    fn holds(&mut self, kind: Kind) -> RedisResult<Option<&mut Holds>> {
+        match self.content_mut() {
+            None => Ok(None),
+            Some(Content::Holds(found, holds)) if *found == kind => Ok(Some(holds)),
+            _ => Err(refused("WRONGKIND", "a key of another kind")),
         }
     }
 
-    /// Returns the holder of a reentrant lock, if it is this owner. Removes expired levels, 100 ms
-    /// late like a server.
-    fn entered_by(&mut self, owner: &str, now: Now) -> Option<&mut Entered> {
-        match self.value_mut()? {
-            LockValue::Reentrant(entered) if entered.owner == owner => {
-                entered
-                    .acquisitions
-                    .retain(|_, end| *end + 100 * MILLI >= now.0);
-                Some(entered)
-            }
-            _ => None,
+    /// Sets or extends a hold. Its end never moves back.
+    fn put(&mut self, kind: Kind, field: &str, wanted: StoredHold) -> RedisResult<()> {
+        let end = wanted.end;
+        if self.holds(kind)?.is_none() {
+            let content = Content::Holds(kind, Holds::new());
+            self.stored = Some(Stored { content, end: None });
+        }
+        if let Some(holds) = self.holds(kind)? {
+            let hold = holds.entry(field.to_owned()).or_insert(wanted);
+            hold.end = hold.end.max(end);
+        }
+        self.end_with_the_last_hold();
+        Ok(())
+    }
+
+    fn renew(&mut self, kind: Kind, field: &str, lease: &str, now: Now) -> RedisResult<Value> {
+        let end = now.after(number(lease)?);
+        let holds = self.holds(kind)?;
+        let ours = holds.and_then(|holds| holds.get_mut(field).filter(|hold| hold.end >= now.0));
+        let is_ours = ours.map(|hold| hold.end = hold.end.max(end)).is_some();
+        self.end_with_the_last_hold();
+        Ok(yes(is_ours))
+    }
+
+    /// Returns the number of holds before the release; 0 if this one is unknown.
+    fn release(&mut self, kind: Kind, field: &str, now: Now) -> RedisResult<u64> {
+        let holds = self.holds(kind)?;
+        let is_known = |holds: &&mut Holds| holds.get(field).is_some_and(|hold| counts(hold, now));
+        let Some(holds) = holds.filter(is_known) else {
+            return Ok(0);
+        };
+        let count = remove_over(holds, now);
+        holds.remove(field);
+        self.end_with_the_last_hold();
+        self.remove_expired(now);
+        Ok(if self.stored.is_none() { 1 } else { count })
+    }
+
+    fn end_with_the_last_hold(&mut self) {
+        if let Some(Stored {
+            content: Content::Holds(_, holds),
+            end,
+        }) = &mut self.stored
+        {
+            *end = Some(holds.values().map(|hold| hold.end).max().unwrap_or(0));
         }
     }
 
+    /// `ended`: the greatest fencing token of a hold that has ended, as far as the caller knows.
     fn enter(
         &mut self,
-        owner: &str,
-        token: &str,
-        end: Nanos,
+        (owner, token, end): (&str, &str, Nanos),
+        ended: u64,
         tell: &str,
         now: Now,
     ) -> RedisResult<Value> {
-        if self.lock.is_none() {
+        let is_free = self.holds(Kind::Reentrant)?.is_none();
+        let is_ours = self.companion.owner == owner;
+        // A failover has undone a release: nobody holds what is left.
+        let is_over = !is_free && is_ours && self.companion.fence <= ended;
+        if is_free || is_over {
+            self.stored = None;
+            self.companion.fence = self.companion.fence.max(ended);
             self.grant(token, owner, 0, now);
-            let nobody_yet = Entered {
-                owner: owner.to_owned(),
-                ..Entered::default()
-            };
-            self.hold(end, LockValue::Reentrant(nobody_yet));
+        } else if !is_ours {
+            return Ok(self.refusal(tell, now));
         }
-        let Some(entered) = self.entered_by(owner, now) else {
-            return Ok(self.refusal(tell, Value::Nil, now));
-        };
-        if entered.released.as_deref() == Some(token) {
-            let reason = "its acquisition has already been released";
-            return Err(refused("INVALIDTOKEN", reason));
-        }
-        let own_end = entered.acquisitions.entry(token.to_owned()).or_default();
-        *own_end = end.max(*own_end);
-        let count = entered.count();
-        self.extend(end);
+        let described = String::new();
+        self.put(
+            Kind::Reentrant,
+            &format!("t:{token}"),
+            StoredHold { end, described },
+        )?;
+        let levels = self.holds(Kind::Reentrant)?;
+        let count = levels.map_or(0, |levels| remove_over(levels, now));
         let fence = digits(self.companion.fence);
-        Ok(Value::Array(vec![fence, Value::Int(count)]))
+        Ok(Value::Array(vec![fence, Value::Int(int(count))]))
     }
 
-    /// Returns false if this acquisition is unknown or has expired.
-    fn renew_level(&mut self, owner: &str, token: &str, end: Nanos, now: Now) -> bool {
-        let entered = self.entered_by(owner, now);
-        let own_end = entered.and_then(|entered| entered.acquisitions.get_mut(token));
-        let Some(own_end) = own_end.filter(|own_end| **own_end >= now.0) else {
-            return false;
-        };
-        *own_end = end.max(*own_end);
-        self.extend(end);
-        true
-    }
-
-    /// Returns the number of levels before this call; 0 if this acquisition is unknown.
-    fn leave(&mut self, owner: &str, token: &str, now: Now) -> i64 {
-        let Some(entered) = self.entered_by(owner, now) else {
-            return 0;
-        };
-        let count = entered.count();
-        if entered.acquisitions.remove(token).is_none() {
-            return 0;
+    fn read(&mut self, (token, end): (&str, Nanos), tell: &str, now: Now) -> RedisResult<Value> {
+        let ours = format!("r:{token}");
+        if let Some(holds) = self.holds(Kind::ReadWrite)?
+            && !holds.contains_key(&ours)
+            && let Some(last) = last_end(holds, ["w:", "i:"])
+        {
+            return Ok(refusal(millis_until(last, now), tell, yes(false)));
         }
-        entered.released = Some(token.to_owned());
-        let last = entered.acquisitions.values().copied().max().unwrap_or(0);
-        if last <= now.0 {
-            self.lock = None;
-            return 1;
-        }
-        if let Some(lock) = &mut self.lock {
-            lock.end = lock.end.min(last);
-        }
-        count
-    }
-
-    fn read_write(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
-        let ends = match self.value() {
-            None if self.is_there() => {
-                self.hash()?;
-                return Err(refused("WRONGKIND", "a hash that is not a read-write lock"));
-            }
-            None => BTreeMap::new(),
-            Some(LockValue::ReadWrite(ends)) => ends.clone(),
-            Some(LockValue::Mutex(_) | LockValue::Semaphore(_)) => return Err(wrong_type()),
-            Some(LockValue::Reentrant(_)) => {
-                return Err(refused("WRONGKIND", "a hash that is not a read-write lock"));
-            }
-        };
-        match (script, words) {
-            ("ACQUIRE_READ", [_, token, lease, tell]) => {
-                if ends.contains_key(&format!("w:{token}")) {
-                    return Err(refused("INVALIDTOKEN", "it holds this lock for writing"));
-                }
-                let ours = format!("r:{token}");
-                if !ends.contains_key(&ours)
-                    && let Some(last) = last_end(&ends, ["w:", "i:"])
-                {
-                    return Ok(refusal(last, tell, yes(false), now));
-                }
-                self.store(ends, &ours, now.after(number(lease)?));
-                Ok(yes(true))
-            }
-            ("ACQUIRE_WRITE", [_, _, token, lease, waits, who, tell]) => {
-                let end = now.after(number(lease)?);
-                self.write(ends, (token, who, end), *waits == "1", tell, now)
-            }
-            ("RENEW_READ_WRITE", [_, field, lease] | [_, _, field, lease]) => {
-                let is_ours = ends.contains_key(*field);
-                if is_ours {
-                    self.store(ends, field, now.after(number(lease)?));
-                }
-                Ok(yes(is_ours))
-            }
-            ("RELEASE_READ_WRITE", [_, field]) => {
-                let mut ends = ends;
-                let was_ours = ends.remove(*field).is_some();
-                self.store_all(ends);
-                Ok(yes(was_ours))
-            }
-            _ => Err(makes_no_sense()),
-        }
+        let described = String::new();
+        self.put(Kind::ReadWrite, &ours, StoredHold { end, described })?;
+        Ok(yes(true))
     }
 
     fn write(
         &mut self,
-        mut ends: BTreeMap<String, Nanos>,
         (token, who, end): (&str, &str, Nanos),
         waits: bool,
         tell: &str,
         now: Now,
     ) -> RedisResult<Value> {
         let (ours, intent) = (format!("w:{token}"), format!("i:{token}"));
-        if ends.contains_key(&format!("r:{token}")) {
-            return Err(refused("INVALIDTOKEN", "it holds this lock for reading"));
-        }
-        let is_ours = ends.contains_key(&ours);
-        if !is_ours && let Some(last) = last_end(&ends, ["r:", "w:"]) {
-            let stands_until = ends.get(&intent).copied().unwrap_or(0);
-            if waits && stands_until < now.after(500) {
-                self.store(ends, &intent, now.after(1_000));
+        let hold = |end| StoredHold {
+            end,
+            ..StoredHold::default()
+        };
+        let mut is_ours = false;
+        if let Some(holds) = self.holds(Kind::ReadWrite)? {
+            is_ours = holds.contains_key(&ours);
+            let stands_until = holds.get(&intent).map_or(0, |intent| intent.end);
+            let last = last_end(holds, ["r:", "w:"]);
+            if let Some(last) = last.filter(|_| !is_ours) {
+                if waits && stands_until < now.after(500) {
+                    self.put(Kind::ReadWrite, &intent, hold(now.after(1_000)))?;
+                }
+                return Ok(refusal(millis_until(last, now), tell, Value::Nil));
             }
-            return Ok(refusal(last, tell, Value::Nil, now));
+            holds.remove(&intent);
         }
         if !is_ours || self.companion.token != token {
             self.grant(token, who, 0, now);
         }
-        ends.remove(&intent);
-        self.store(ends, &ours, end);
+        self.put(Kind::ReadWrite, &ours, hold(end))?;
         Ok(digits(self.companion.fence))
     }
 
-    /// Sets or extends a holder of a read-write lock. Its end never moves back.
-    fn store(&mut self, mut ends: BTreeMap<String, Nanos>, field: &str, end: Nanos) {
-        let stored = ends.entry(field.to_owned()).or_default();
-        *stored = end.max(*stored);
-        self.store_all(ends);
-    }
-
-    fn store_all(&mut self, ends: BTreeMap<String, Nanos>) {
-        let last = ends.values().max().copied();
-        self.lock = last.map(|end| Stored {
-            value: LockValue::ReadWrite(ends),
-            end,
-        });
-    }
-
-    fn extend(&mut self, end: Nanos) {
-        if let Some(lock) = &mut self.lock {
-            lock.end = lock.end.max(end);
+    /// Takes one of `count` permits.
+    fn take(
+        &mut self,
+        (token, wanted): (&str, StoredHold),
+        count: u64,
+        tell: &str,
+        now: Now,
+    ) -> RedisResult<Value> {
+        // The end of the permit that must end before one of `count` is free.
+        let awaited = |permits: &Holds| {
+            let mut ends: Vec<Nanos> = permits.values().map(|permit| permit.end).collect();
+            ends.sort_unstable();
+            let more = (permits.len() as u64).saturating_sub(count);
+            let place = usize::try_from(more).unwrap_or(usize::MAX);
+            millis_until(ends.get(place).copied().unwrap_or(0), now)
+        };
+        if let Some(permits) = self.holds(Kind::Semaphore)?
+            && !permits.contains_key(token)
+            && permits.len() as u64 >= count
+        {
+            return Ok(refusal(awaited(permits), tell, Value::Nil));
         }
+        self.put(Kind::Semaphore, token, wanted)?;
+        let permits = self
+            .holds(Kind::Semaphore)?
+            .map_or_else(Holds::new, |permits| permits.clone());
+        let with_ours = (count + 1).saturating_sub(permits.len() as u64).max(1);
+        Ok(match (with_ours, tell) {
+            (1, "1") => Value::Array(vec![Value::Int(1), Value::Int(awaited(&permits))]),
+            (with_ours, _) => Value::Int(int(with_ours)),
+        })
     }
 
-    fn refusal(&self, tell: &str, bare: Value, now: Now) -> Value {
-        match tell {
-            "1" => Value::Array(vec![Value::Int(self.millis_left(now).unwrap_or(0))]),
-            _ => bare,
-        }
-    }
-}
-
-impl Entered {
-    fn count(&self) -> i64 {
-        self.acquisitions.len().try_into().unwrap_or(i64::MAX)
-    }
-}
-
-impl RunMark {
-    /// Returns the mark as a script returns it; `None` once it has expired.
-    pub(super) fn told(&self, now: Now) -> Option<Value> {
-        let parts = vec![
-            text("ran"),
-            digits(self.at),
-            text(&self.by),
-            digits(now.millis()),
-        ];
-        (self.end > now.0).then_some(Value::Array(parts))
+    fn refusal(&self, tell: &str, now: Now) -> Value {
+        let left = self.millis_left(now).unwrap_or_else(|none| none);
+        refusal(left, tell, Value::Nil)
     }
 }
 
-fn last_end(ends: &BTreeMap<String, Nanos>, sides: [&str; 2]) -> Option<Nanos> {
-    let in_the_way =
-        |(field, _): &(&String, &Nanos)| sides.iter().any(|side| field.starts_with(side));
-    ends.iter().filter(in_the_way).map(|(_, end)| *end).max()
+/// Like a server, counts a level for 100 ms after its end.
+fn counts(level: &StoredHold, now: Now) -> bool {
+    level.end + 100 * MILLI >= now.0
 }
 
-/// Returns a refusal, with the end of the lease that blocks it if the caller asks for that.
-pub(super) fn refusal(end: Nanos, tell: &str, bare: Value, now: Now) -> Value {
+/// Removes the levels that no longer count. Returns the number of the others.
+fn remove_over(levels: &mut Holds, now: Now) -> u64 {
+    levels.retain(|_, level| counts(level, now));
+    levels.len() as u64
+}
+
+fn last_end(holds: &Holds, sides: [&str; 2]) -> Option<Nanos> {
+    let in_the_way = |field: &str| sides.iter().any(|side| field.starts_with(side));
+    let ends = holds.iter().filter(|(field, _)| in_the_way(field));
+    ends.map(|(_, hold)| hold.end).max()
+}
+
+/// Returns a refusal, with the milliseconds until the end of the lease that blocks it if the caller
+/// asks for them.
+fn refusal(left: i64, tell: &str, bare: Value) -> Value {
     match tell {
-        "1" => Value::Array(vec![Value::Int(millis_until(end, now))]),
+        "1" => Value::Array(vec![Value::Int(left)]),
         _ => bare,
     }
 }
@@ -442,8 +457,14 @@ pub(super) fn int(number: u64) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }
 
-pub(super) fn number(text: &str) -> RedisResult<u64> {
-    text.parse().map_err(|_| makes_no_sense())
+pub(super) fn number<T: FromStr>(word: impl AsRef<[u8]>) -> RedisResult<T> {
+    let word = std::str::from_utf8(word.as_ref()).ok();
+    let number = word.and_then(|word| word.parse().ok());
+    number.ok_or_else(not_a_number)
+}
+
+pub(super) fn not_a_number() -> RedisError {
+    refused("ERR", "value is not an integer or out of range")
 }
 
 pub(super) fn wrong_type() -> RedisError {
@@ -456,44 +477,4 @@ pub(super) fn wrong_type() -> RedisError {
 /// Returns an error like the server's, with this code.
 pub(super) fn refused(code: &str, text: &str) -> RedisError {
     redis::make_extension_error(code.to_owned(), Some(text.to_owned()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{
-        super::{Execution, Store},
-        *,
-    };
-
-    #[test]
-    fn a_call_with_wrong_arguments_is_an_error() {
-        // The maximum: the last two of a mutex are optional.
-        let calls: [(&str, usize); 13] = [
-            ("ACQUIRE_MUTEX", 7),
-            ("ACQUIRE_UNFENCED_MUTEX", 4),
-            ("RENEW_MUTEX", 4),
-            ("RELEASE_MUTEX", 2),
-            ("ACQUIRE_REENTRANT", 7),
-            ("RENEW_REENTRANT", 6),
-            ("RELEASE_REENTRANT", 5),
-            ("ACQUIRE_READ", 4),
-            ("RENEW_READ_WRITE", 4),
-            ("RELEASE_READ_WRITE", 2),
-            ("ACQUIRE_SEMAPHORE", 7),
-            ("RENEW_SEMAPHORE", 4),
-            ("RELEASE_SEMAPHORE", 3),
-        ];
-        for (script, count) in calls {
-            let words = |count| vec!["1"; count];
-            let mut store = Store::default();
-            let answer = |ran: Execution| ran.answer;
-            let right = answer(store.run((script, words(count)), Now(0)));
-            assert!(right.is_ok(), "{script}: {right:?}");
-            let mut store = Store::default();
-            let wrong = answer(store.run((script, words(count + 1)), Now(0)));
-            assert!(wrong.is_err(), "{script}: {wrong:?}");
-        }
-        let unknown = Store::default().run(("NO_SUCH_SCRIPT", vec!["1"]), Now(0));
-        assert!(unknown.answer.is_err(), "{unknown:?}");
-    }
 }
