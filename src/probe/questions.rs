@@ -36,12 +36,12 @@ const APART: Duration = Duration::from_secs(1);
 /// and then executes. So each form has enough arguments, and does not touch a key that does not
 /// exist. A lifetime of 0, a field without a value, a word in place of a number and an `EXEC`
 /// without a transaction are refused. `MULTI` comes last, since only closing the connection ends it.
-const COMMANDS: &str = "eval return(1) 0, evalsha 0 0, time, get KEY, exists KEY, type KEY, \
-                        pttl KEY, del KEY, pexpire KEY 1, pexpireat KEY 1, set KEY a PX 0, \
-                        hget KEY a, hmget KEY a, hgetall KEY, hlen KEY, hdel KEY a, \
-                        hset KEY a a a, hincrby KEY a a, zadd KEY a a, zrem KEY a, zscore KEY a, \
-                        zcount KEY 0 0, zrange KEY 0 0, zrangebyscore KEY 0 0, watch KEY, \
-                        unwatch, exec, ping, info server, wait 0 1, multi";
+const COMMANDS: &str = "eval return(1) 0, evalsha 0 0, time, get KEY, exists KEY, pttl KEY, \
+                        del KEY, pexpire KEY 1, pexpireat KEY 1, set KEY a PX 0, hget KEY a, \
+                        hmget KEY a, hgetall KEY, hlen KEY, hdel KEY a, hset KEY a a a, \
+                        hincrby KEY a a, zadd KEY a a, zrem KEY a, zscore KEY a, zcount KEY 0 0, \
+                        zrange KEY 0 0, zrangebyscore KEY 0 0, watch KEY, unwatch, exec, ping, \
+                        info server, wait 0 1, multi";
 /// The commands without which no mutex works.
 const OF_MUTEX: &str = "eval evalsha time get hget exists hset pexpire set pttl del";
 

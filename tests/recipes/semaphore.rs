@@ -323,3 +323,36 @@ fn a_pause_within_a_script_does_not_end_a_longer_lease() {
     });
     assert!(acquired >= 0 && renewed >= 0, "{acquired} {renewed}");
 }
+
+/// The commands that the server has executed inside scripts while this ran.
+fn commands(conn: &mut Connection, run: impl FnOnce(&mut Connection)) -> u64 {
+    redis::cmd("CONFIG").arg("RESETSTAT").exec(conn).unwrap();
+    run(conn);
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(conn).unwrap();
+    let calls = |stat: &str| -> Option<u64> {
+        let (name, counts) = stat.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let is_ours = !name.starts_with("config") && !name.starts_with("eval");
+        is_ours.then(|| counts.split(',').next()?.parse().ok())?
+    };
+    stats.lines().filter_map(calls).sum()
+}
+
+/// A server spends most of the time of a permit on them: `permits.lua` says what each is for.
+#[test]
+fn a_permit_is_fifteen_commands_in_the_server_and_a_refusal_six() {
+    let server = Server::start().unwrap();
+    let mut conn = server.connection().unwrap();
+    let mut held = vec![take(&mut conn, 3, LONG).unwrap()];
+    thread::sleep(5 * MS);
+    held.push(take(&mut conn, 3, LONG).unwrap());
+    thread::sleep(5 * MS);
+    let count = commands(&mut conn, |conn| held.push(take(conn, 3, LONG).unwrap()));
+    assert_eq!(count, 10);
+    // And the write that tells a master from a replica.
+    let count = commands(&mut conn, |conn| assert_eq!(take(conn, 3, LONG), None));
+    assert_eq!(count, 5 + 1);
+    let count = commands(&mut conn, |conn| {
+        assert!(semaphore::release(conn, "api", &held[0]).unwrap());
+    });
+    assert_eq!(count, 5);
+}

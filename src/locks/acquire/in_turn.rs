@@ -1,12 +1,12 @@
 //! The part of a wait that stands in the queue of its lock.
 //!
 //! The [head](Wait::ask_as_head) of a queue asks the server, on the connection that all heads
-//! share; after a grant that others may share, as many threads behind it ask with it. The place of a
-//! thread wakes it for the events that the header of [`waiting`](crate::waiting) lists, and at the
-//! time set after its last attempt: the end of the holder's lease, the renewal of a writer's intent,
-//! or the end of a pause. At the [deadline](Wait::at_deadline) the last reply to any of them decides
-//! for all threads of the queue, unless the server may answer this thread otherwise: then a thread
-//! that has not asked asks once.
+//! share; after a grant that others may share, as many threads behind it ask with it. The place of
+//! a thread wakes it for the events that the header of [`waiting`](crate::waiting) lists, and at
+//! the time set after its last attempt: the end of the holder's lease, the renewal of a writer's
+//! intent, or the end of a pause. At the [deadline](Wait::at_deadline) the last reply to any of
+//! them decides for all threads of the queue, unless the server may answer this thread otherwise:
+//! then a thread that has not asked asks once.
 
 use std::{sync::Arc, time::Duration};
 

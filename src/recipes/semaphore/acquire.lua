@@ -11,11 +11,6 @@
 -- nothing. Each caller is judged by its own number of permits: if more are held than that, no one
 -- loses a permit, and the caller waits until enough of them have ended.
 
-local wrong = read_ends()
-if wrong then
-  return wrong
-end
-
 local permits = tonumber(ARGV[3])
 local from_now = string.format('%.0f', now)
 
@@ -28,14 +23,29 @@ local function until_free(count)
   return awaited[2] and tonumber(awaited[2]) - now or 0
 end
 
-local held = redis.call('ZCOUNT', KEYS[1], from_now, '+inf')
+-- The companion's read stops the script if it has another type.
+local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+local stored = redis.call('HMGET', KEYS[2], 'fence', 'p:' .. ARGV[1], 'p:' .. (first[1] or ''))
+local fence, mark, wrong = stored[1], stored[2], nil
+local held = 0
+if first[1] then
+  -- A token of ours without a mark is seen as long as the first member has none either.
+  if mark or not stored[3] then
+    local found = redis.call('ZSCORE', KEYS[1], ARGV[1])
+    wrong = not found and wrong_member(first[1], stored[3])
+    note_ours(found)
+  end
+  wrong = wrong or read_latest(redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2])
+  if wrong then
+    return wrong
+  end
+  held = redis.call('ZCOUNT', KEYS[1], from_now, '+inf')
+end
 if not ours and held >= permits then
   return ARGV[5] == '1' and { until_free(held) }
 end
 
--- This read stops the script if the companion has another type.
-local stored = redis.call('HMGET', KEYS[2], 'fence', 'p:' .. ARGV[1])
-wrong = wrong_fence(stored[1], not stored[1] and redis.call('EXISTS', KEYS[2]) == 1)
+wrong = wrong_fence(fence, not fence and redis.call('EXISTS', KEYS[2]) == 1)
 if wrong then
   return wrong
 end
@@ -46,17 +56,18 @@ redis.call('ZADD', KEYS[1], 'XX', 'GT', 0, ARGV[1])
 local ends = math.max(ours or 0, now + tonumber(ARGV[2]))
 local last = math.max(latest or 0, ends)
 stay(last)
-sweep()
-if not stored[1] then
-  redis.call('HSET', KEYS[2], 'fence', 0)
+if first[2] and tonumber(first[2]) < now then
+  sweep()
 end
-if not (ours and stored[2]) then
-  redis.call('HSET', KEYS[2], 'p:' .. ARGV[1], from_now .. ' ' .. ARGV[3] .. ' ' .. ARGV[4])
+if not (ours and mark) then
+  mark = from_now .. ' ' .. ARGV[3] .. ' ' .. ARGV[4]
 end
-companion_stays(last)
+redis.call('HSET', KEYS[2], 'fence', fence or 0, 'p:' .. ARGV[1], mark)
+companion_stays(last, fence or '0')
 redis.call('ZADD', KEYS[1], string.format('%.0f', ends), ARGV[1])
--- Sets the end again: before the first permit no key existed.
-stay(last)
+if not first[1] then
+  stay(last) -- before the first permit no key existed
+end
 local free = permits - held + (ours and 1 or 0)
 if free > 1 or ARGV[5] ~= '1' then
   return math.max(free, 1)

@@ -5,20 +5,25 @@
 -- the other permits, or are deleted now if there is none. A companion key of another type stays
 -- unchanged, and does not prevent the release.
 
-local wrong = read_ends()
+local wrong = read_ours()
 if wrong then
   return wrong
 end
 if not ours then
   return 0
 end
-local fence = companion_fence()
-if fence then
-  sweep()
+if last_two[#last_two - 1] ~= ARGV[1] then
+  -- Another permit ends last, so both keys keep their ends.
+  redis.call('ZREM', KEYS[1], ARGV[1])
+  on_companion('HDEL', 'p:' .. ARGV[1])
+  return 1
 end
--- The last two, of which ours may be one.
-local two = redis.call('ZRANGE', KEYS[1], -2, -1, 'WITHSCORES')
-local last = tonumber(two[3] == ARGV[1] and two[2] or two[4] or nil)
+local fence = companion_fence()
+if fence and last_two[3] and tonumber(last_two[2]) < now then
+  sweep()
+  read_last_two()
+end
+local last = last_two[3] and tonumber(last_two[2])
 redis.call('ZREM', KEYS[1], ARGV[1])
 if fence then
   redis.call('HDEL', KEYS[2], 'p:' .. ARGV[1])

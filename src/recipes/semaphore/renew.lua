@@ -6,7 +6,7 @@
 -- only checks the permit, and writes nothing. The end of both keys only moves forward. A companion
 -- key of another type stays unchanged, and does not prevent the renewal.
 
-local wrong = read_ends()
+local wrong = read_ours()
 if wrong then
   return wrong
 end
@@ -19,8 +19,9 @@ if lease > 1 and ends > ours then
   -- A server out of memory refuses `ZADD` unless the script has written before, so the key's end is
   -- set even if it does not change. A key without an end (-1) keeps none.
   local last = math.max(latest, ends)
-  if companion_fence() then
-    companion_stays(last)
+  local fence = companion_fence()
+  if fence then
+    companion_stays(last, fence)
   end
   if redis.call('PTTL', KEYS[1]) >= 0 then
     stay(last)

@@ -208,7 +208,7 @@ fn what_the_table_names_for_semaphore() {
     let take = |conn: &mut Connection| {
         assert!(semaphore::try_acquire(conn, NAME, 2, &token, LEASE).unwrap());
     };
-    // Both acquire and release have to remove an expired one.
+    // The next acquire removes it, or the release of the last permit.
     let with_one_that_ended = |conn: &mut Connection| {
         take(conn);
         let short = Duration::from_millis(1);
@@ -223,10 +223,17 @@ fn what_the_table_names_for_semaphore() {
     };
     let row = rules("`semaphore::try_acquire`,");
     let the_first = |conn: &mut Connection| semaphore::try_acquire(conn, NAME, 2, &token, LEASE);
-    bench.assert_exact(
-        &row,
-        &[(&with_one_that_ended, &acquire), (&nothing, &the_first)],
-    );
+    // The companion has the fencing token of a mutex, and its end.
+    let with_another_kind = |conn: &mut Connection| {
+        let fence = ["{lock:app:a}:lease", "fence", "7"];
+        redis::cmd("HSET").arg(&fence).exec(conn).unwrap();
+    };
+    let scenes: [Scene<'_>; 3] = [
+        (&with_one_that_ended, &acquire),
+        (&nothing, &the_first),
+        (&with_another_kind, &the_first),
+    ];
+    bench.assert_exact(&row, &scenes);
     let renew = |conn: &mut Connection| semaphore::renew(conn, NAME, &token, LONGER);
     bench.assert_exact(&rules("`semaphore::renew`"), &[(&take, &renew)]);
     let release = |conn: &mut Connection| semaphore::release(conn, NAME, &token);

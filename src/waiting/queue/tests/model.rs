@@ -3,11 +3,10 @@
 //! connections and the server follow the rules of `server/` and of Redis' tracking.
 //!
 //! The promise: no thread sleeps while its lock, or a permit of it, is free. When nothing more
-//! happens by itself (no command, reply, notification or near moment), a lock with a waiter is held,
-//! or all of its permits. The threads that ask at a time share a write, whose commands are executed,
-//! and whose replies are received, in any order. A release, a waiter
-//! that gives up, the end of a lease and a new waiter do not happen by themselves: none of them has
-//! to.
+//! happens by itself (no command, reply, notification or near moment), a lock with a waiter is
+//! held, or all of its permits. The threads that ask at a time share a write, whose commands are
+//! executed, and whose replies are received, in any order. A release, a waiter that gives up, the
+//! end of a lease and a new waiter do not happen by themselves: none of them has to.
 //!
 //! [`Rules`] has the current rules, and variants that were once in force or might have been. For
 //! each variant a test shows that the exploration finds the sleeping waiter. Otherwise the
