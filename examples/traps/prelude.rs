@@ -37,3 +37,20 @@ pub(crate) fn granted<T>(answer: Option<&T>) -> &'static str {
         "refused"
     }
 }
+
+/// Prints the result of an actor's attempt.
+pub(crate) fn decided<T>(
+    scene: &mut Scene,
+    actor: &str,
+    call: &str,
+    answer: Option<&T>,
+) -> Result<()> {
+    scene.tell(actor, &format!("{call}\n{}", granted(answer)))
+}
+
+/// Returns a token that is printed as this owner's.
+pub(crate) fn token_of(scene: &mut Scene, owner: &str) -> Token {
+    let token = Token::random();
+    scene.knows(&token, owner);
+    token
+}

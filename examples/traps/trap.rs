@@ -29,6 +29,17 @@ pub(crate) struct Trap {
 }
 
 impl Trap {
+    /// A trap of two actors with the usual lock.
+    pub(crate) const OF_A_AND_B: Self = Self {
+        name: "",
+        title: "",
+        source: "",
+        actors: &["A", "B"],
+        keys: &["lock:trap"],
+        classic: |_, _| Ok(()),
+        ours: |_, _| Ok(()),
+    };
+
     pub(crate) fn show(&self, redis: &Redis, recorder: Option<&Recorder>) -> anyhow::Result<()> {
         let mut conn = redis.client()?;
         if !redis.is_private() {

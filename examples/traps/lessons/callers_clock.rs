@@ -11,10 +11,9 @@ pub(crate) const TRAP: Trap = Trap {
     name: "callers-clock",
     title: "a caller whose clock is ahead takes a lock that is still held",
     source: "the read-write article, cluster edition: the caller passes the time",
-    actors: &["A", "B"],
-    keys: &["lock:trap"],
     classic,
     ours,
+    ..Trap::OF_A_AND_B
 };
 
 const NOW: &str = "1795000000000";
@@ -42,12 +41,13 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut conn = redis.client()?;
     let mut answers = Vec::new();
     for writer in ["A", "B"] {
-        let token = Token::random();
-        scene.knows(&token, writer);
+        let token = token_of(scene, writer);
         let got = read_write::try_acquire_write(&mut conn, NAME, &token, secs(3))?;
-        scene.tell(
+        decided(
+            scene,
             writer,
-            &format!("try_acquire_write\n(lease 3 s)\n{}", granted(got.as_ref())),
+            "try_acquire_write\n(lease 3 s)",
+            got.as_ref(),
         )?;
         answers.push(got.is_some());
     }

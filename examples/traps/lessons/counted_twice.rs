@@ -20,10 +20,9 @@ pub(crate) const TRAP: Trap = Trap {
     name: "counted-twice",
     title: "a lost answer leaves one level that is never released",
     source: "the notes, the reentrant lock: hincrby at each call",
-    actors: &["A", "B"],
-    keys: &["lock:trap"],
     classic,
     ours,
+    ..Trap::OF_A_AND_B
 };
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -66,10 +65,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.tell("A", &format!("reentrant::release\n{release:?}"))?;
     let another = Owner::new("B")?;
     let got = reentrant::try_acquire(&mut conn, NAME, &another, &Token::random(), secs(300))?;
-    scene.tell(
-        "B",
-        &format!("reentrant::try_acquire\n{}", granted(got.as_ref())),
-    )?;
+    decided(scene, "B", "reentrant::try_acquire", got.as_ref())?;
     let right = release == Release::Freed && got.is_some();
     scene.goes_right(
         right,

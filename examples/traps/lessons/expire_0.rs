@@ -12,10 +12,9 @@ pub(crate) const TRAP: Trap = Trap {
     name: "expire-0",
     title: "a lease under a second becomes EXPIRE 0, which deletes another holder's lock",
     source: "the Jedis article, acquireLockWithTimeout: lockTimeout / 1000",
-    actors: &["A", "B"],
-    keys: &["lock:trap"],
     classic,
     ours,
+    ..Trap::OF_A_AND_B
 };
 
 const LEASE: Duration = millis(400);
@@ -39,12 +38,11 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b) = (redis.client()?, redis.client()?);
     scene.send("A", &mut a, "SETNX lock:trap A")?;
     let got = acquire_lock_with_timeout(&mut b, NAME, NO_WAIT, LEASE)?;
-    scene.tell(
+    decided(
+        scene,
         "B",
-        &format!(
-            "acquire_lock_with_timeout\n(lease 400 ms)\n{}",
-            granted(got.as_ref())
-        ),
+        "acquire_lock_with_timeout\n(lease 400 ms)",
+        got.as_ref(),
     )?;
     let left = scene.send("A", &mut a, "EXISTS lock:trap")?;
     let right = got.is_none() && left.is_int(1);

@@ -11,10 +11,9 @@ pub(crate) const TRAP: Trap = Trap {
     name: "expire-half",
     title: "EXPIRE 0.5 fails after HINCRBY, and the lock never expires",
     source: "the notes, the reentrant lock: hincrby, then expire",
-    actors: &["A", "B"],
-    keys: &["lock:trap"],
     classic,
     ours,
+    ..Trap::OF_A_AND_B
 };
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -36,12 +35,11 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
         &format!("reentrant::try_acquire\n(lease 0 ms)\n{error}"),
     )?;
     let grant = reentrant::try_acquire(&mut a, NAME, &owner, &Token::random(), millis(500))?;
-    scene.tell(
+    decided(
+        scene,
         "A",
-        &format!(
-            "reentrant::try_acquire\n(lease 500 ms)\n{}",
-            granted(grant.as_ref())
-        ),
+        "reentrant::try_acquire\n(lease 500 ms)",
+        grant.as_ref(),
     )?;
     let left = scene.send("B", &mut b, "PTTL lock:trap")?;
     let right = left.int().is_some_and(|left| left > 0);

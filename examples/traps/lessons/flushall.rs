@@ -57,8 +57,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut numbers = Vec::new();
     let mut answers = Vec::new();
     for actor in ["A", "B"] {
-        let token = Token::random();
-        scene.knows(&token, actor);
+        let token = token_of(scene, actor);
         let grant = mutex::try_acquire(&mut conn, NAME, &token, End::After(secs(60)))?;
         let number = grant.context("the lock is free")?.fencing_token().get();
         scene.tell(

@@ -57,10 +57,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     if let Some(third) = &third {
         scene.knows(third, "C");
     }
-    scene.tell(
-        "C",
-        &format!("acquire_fair_semaphore\n{}", granted(third.as_ref())),
-    )?;
+    decided(scene, "C", "acquire_fair_semaphore", third.as_ref())?;
     scene.goes_right(
         second.is_none() && third.is_some(),
         "The script checks before it writes: a refused caller leaves nothing behind.",

@@ -16,10 +16,9 @@ pub(crate) const TRAP: Trap = Trap {
     name: "hung-holder",
     title: "a timer renews the lock of a hung holder forever",
     source: "the notes, automatic renewal by a timer",
-    actors: &["A", "B"],
-    keys: &["lock:trap"],
     classic,
     ours,
+    ..Trap::OF_A_AND_B
 };
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {

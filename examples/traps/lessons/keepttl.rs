@@ -10,10 +10,9 @@ pub(crate) const TRAP: Trap = Trap {
     name: "keepttl",
     title: "NX KEEPTTL makes a lock that never expires",
     source: "the notes, the options of SET: KEEPTTL",
-    actors: &["A", "B"],
-    keys: &["lock:trap"],
     classic,
     ours,
+    ..Trap::OF_A_AND_B
 };
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -29,15 +28,13 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
 
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b) = (redis.client()?, redis.client()?);
-    let token = Token::random();
-    scene.knows(&token, "A");
+    let token = token_of(scene, "A");
     let grant = mutex::try_acquire(&mut a, NAME, &token, End::After(secs(10)))?;
-    scene.tell(
+    decided(
+        scene,
         "A",
-        &format!(
-            "mutex::try_acquire\n(lease 10 s)\n{}",
-            granted(grant.as_ref())
-        ),
+        "mutex::try_acquire\n(lease 10 s)",
+        grant.as_ref(),
     )?;
     let left = scene.send("B", &mut b, "PTTL lock:trap")?;
     let ends = left.int().is_some_and(|left| left > 0);

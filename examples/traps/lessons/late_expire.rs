@@ -41,12 +41,11 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.knows(&third, "C");
     scene.tell("C", "acquire_lock_with_timeout\n(lease 60 s)\ngranted")?;
     let got = acquire_lock_with_timeout(&mut conn, NAME, NO_WAIT, secs(1))?;
-    scene.tell(
+    decided(
+        scene,
         "B",
-        &format!(
-            "acquire_lock_with_timeout\n(lease 1 s; one script checks the lock and its expiry)\n{}",
-            granted(got.as_ref())
-        ),
+        "acquire_lock_with_timeout\n(lease 1 s; one script checks the lock and its expiry)",
+        got.as_ref(),
     )?;
     let left = scene.send("C", &mut conn, "PTTL lock:trap")?;
     release_lock(&mut conn, NAME, &third)?;

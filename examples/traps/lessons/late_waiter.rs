@@ -13,10 +13,9 @@ pub(crate) const TRAP: Trap = Trap {
     name: "late-waiter",
     title: "a waiter sleeps past the release, and past its own deadline",
     source: "the Jedis article: TimeUnit.SECONDS.sleep(1)",
-    actors: &["A", "B"],
-    keys: &["lock:trap"],
     classic,
     ours,
+    ..Trap::OF_A_AND_B
 };
 
 /// B's time limit.
@@ -44,12 +43,11 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.send("A", &mut a, "SET lock:trap A NX PX 400")?;
     let got = acquire_lock_with_timeout(&mut b, NAME, PATIENCE, secs(10))?;
     scene.knows(got.as_ref().context("A's lease ends")?, "B");
-    scene.tell(
+    decided(
+        scene,
         "B",
-        &format!(
-            "acquire_lock_with_timeout\n(wait 700 ms)\n{}",
-            granted(got.as_ref())
-        ),
+        "acquire_lock_with_timeout\n(wait 700 ms)",
+        got.as_ref(),
     )?;
     scene.goes_right(
         got.is_some(),

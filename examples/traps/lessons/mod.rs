@@ -50,85 +50,25 @@ mod xx;
 
 use crate::trap::Trap;
 
-pub(crate) const CHAPTERS: &[(&str, &[Trap])] = &[
-    (
-        "The book's lock",
-        &[
-            no_end::TRAP,
-            overrun::TRAP,
-            expire_0::TRAP,
-            not_ttl::TRAP,
-            late_expire::TRAP,
-            no_try::TRAP,
-            late_waiter::TRAP,
-            polling::TRAP,
-            wrong_type::TRAP,
-            two_kinds::TRAP,
-        ],
-    ),
-    (
-        "The options of SET",
-        &[no_nx::TRAP, xx::TRAP, keepttl::TRAP, pxat_past::TRAP],
-    ),
-    (
-        "The reentrant lock",
-        &[
-            counted_twice::TRAP,
-            expire_half::TRAP,
-            reentry_shortens::TRAP,
-            nil_is_zero::TRAP,
-        ],
-    ),
-    (
-        "Readers and writers",
-        &[
-            second_reader::TRAP,
-            reader_shortens::TRAP,
-            same_millisecond::TRAP,
-            callers_clock::TRAP,
-            starving_writer::TRAP,
-        ],
-    ),
-    (
-        "The semaphore",
-        &[
-            over_limit::TRAP,
-            ghost::TRAP,
-            short_sweep::TRAP,
-            slow_clock::TRAP,
-            seconds_and_millis::TRAP,
-            keys_for_ever::TRAP,
-            lock_inside::TRAP,
-            refresh_revives::TRAP,
-        ],
-    ),
-    ("Several at once", &[deadlock::TRAP]),
-    (
-        "The market",
-        &[
-            overdraft::TRAP,
-            prices_in_doubles::TRAP,
-            no_multi::TRAP,
-            no_rollback::TRAP,
-            mixed_ways::TRAP,
-            two_names::TRAP,
-        ],
-    ),
-    (
-        "Connections",
-        &[
-            watch_left::TRAP,
-            stale_answer::TRAP,
-            client_under_watch::TRAP,
-        ],
-    ),
-    (
-        "Time and loss",
-        &[
-            sigstop::TRAP,
-            untold::TRAP,
-            hung_holder::TRAP,
-            flushall::TRAP,
-        ],
-    ),
-];
+/// Collects the traps of the lessons.
+macro_rules! chapters {
+    ($($title:literal: $($lesson:ident)+;)+) => {
+        pub(crate) const CHAPTERS: &[(&str, &[Trap])] =
+            &[$(($title, &[$($lesson::TRAP),+])),+];
+    };
+}
+
+chapters! {
+    "The book's lock": no_end overrun expire_0 not_ttl late_expire no_try late_waiter polling
+        wrong_type two_kinds;
+    "The options of SET": no_nx xx keepttl pxat_past;
+    "The reentrant lock": counted_twice expire_half reentry_shortens nil_is_zero;
+    "Readers and writers": second_reader reader_shortens same_millisecond callers_clock
+        starving_writer;
+    "The semaphore": over_limit ghost short_sweep slow_clock seconds_and_millis keys_for_ever
+        lock_inside refresh_revives;
+    "Several at once": deadlock;
+    "The market": overdraft prices_in_doubles no_multi no_rollback mixed_ways two_names;
+    "Connections": watch_left stale_answer client_under_watch;
+    "Time and loss": sigstop untold hung_holder flushall;
+}

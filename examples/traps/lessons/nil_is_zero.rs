@@ -17,10 +17,9 @@ pub(crate) const TRAP: Trap = Trap {
     name: "nil-is-zero",
     title: "a client misreads a release that answers nil, 0 or 1",
     source: "the notes, releasing the reentrant lock",
-    actors: &["A", "B"],
-    keys: &["lock:trap"],
     classic,
     ours,
+    ..Trap::OF_A_AND_B
 };
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -44,10 +43,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (first, second) = (Token::random(), Token::random());
     for token in [&first, &second] {
         let grant = reentrant::try_acquire(&mut conn, NAME, &owner, token, secs(300))?;
-        scene.tell(
-            "A",
-            &format!("reentrant::try_acquire\n{}", granted(grant.as_ref())),
-        )?;
+        decided(scene, "A", "reentrant::try_acquire", grant.as_ref())?;
     }
     let still = reentrant::release(&mut conn, NAME, &owner, &second)?;
     scene.tell("A", &format!("reentrant::release\n{still:?}"))?;

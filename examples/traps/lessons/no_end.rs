@@ -12,10 +12,9 @@ pub(crate) const TRAP: Trap = Trap {
     name: "no-end",
     title: "the holder crashes before it sets the expiry, and the lock stays forever",
     source: "the book, 6.2.3 and 6.2.5: SETNX, then EXPIRE",
-    actors: &["A", "B"],
-    keys: &["lock:trap"],
     classic,
     ours,
+    ..Trap::OF_A_AND_B
 };
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -45,10 +44,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.tell("A", "crashes")?;
     let second = acquire_lock_with_timeout(&mut b, NAME, secs(5), secs(10))?;
     scene.knows(second.as_ref().context("it ends")?, "B");
-    scene.tell(
-        "B",
-        &format!("acquire_lock_with_timeout\n{}", granted(second.as_ref())),
-    )?;
+    decided(scene, "B", "acquire_lock_with_timeout", second.as_ref())?;
     scene.goes_right(
         second.is_some(),
         "A's lock expired on the server: B did not have to know that A is dead.",

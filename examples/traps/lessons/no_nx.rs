@@ -10,10 +10,9 @@ pub(crate) const TRAP: Trap = Trap {
     name: "no-nx",
     title: "SET without NX takes the lock from its holder",
     source: "the notes, the options of SET: neither NX nor XX",
-    actors: &["A", "B"],
-    keys: &["lock:trap"],
     classic,
     ours,
+    ..Trap::OF_A_AND_B
 };
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -30,13 +29,9 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut conn = redis.client()?;
     let mut answers = Vec::new();
     for actor in ["A", "B"] {
-        let token = Token::random();
-        scene.knows(&token, actor);
+        let token = token_of(scene, actor);
         let grant = mutex::try_acquire(&mut conn, NAME, &token, End::After(secs(10)))?;
-        scene.tell(
-            actor,
-            &format!("mutex::try_acquire\n{}", granted(grant.as_ref())),
-        )?;
+        decided(scene, actor, "mutex::try_acquire", grant.as_ref())?;
         answers.push(grant.is_some());
     }
     scene.goes_right(answers == [true, false], "Only A has the lock.")

@@ -11,10 +11,9 @@ pub(crate) const TRAP: Trap = Trap {
     name: "not-ttl",
     title: "TTL rounds to 0, so waiters renew a dead holder's lock forever",
     source: "the book, 6.2.5 as printed: if not conn.ttl(…): conn.expire(…)",
-    actors: &["A", "B"],
-    keys: &["lock:trap"],
     classic,
     ours,
+    ..Trap::OF_A_AND_B
 };
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -41,10 +40,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.tell("A", "crashes; its lock has half a second left")?;
     let got = acquire_lock_with_timeout(&mut b, NAME, secs(5), secs(1))?;
     scene.knows(got.as_ref().context("A's lease ends")?, "B");
-    scene.tell(
-        "B",
-        &format!("acquire_lock_with_timeout\n{}", granted(got.as_ref())),
-    )?;
+    decided(scene, "B", "acquire_lock_with_timeout", got.as_ref())?;
     scene.goes_right(
         got.is_some(),
         "A waiter never changes the expiry of a lock that has one.",

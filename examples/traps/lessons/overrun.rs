@@ -65,10 +65,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let again = release_lock(&mut conn, NAME, &token)?;
     scene.tell("A", &format!("release_lock, once more\n{again}"))?;
     let third = mine.try_acquire()?;
-    scene.tell(
-        "C",
-        &format!("Lock::try_acquire\n{}", granted(third.as_ref())),
-    )?;
+    decided(scene, "C", "Lock::try_acquire", third.as_ref())?;
     scene.record("C", Happened::Waits)?;
     scene.wait_until(700);
     second.release()?;

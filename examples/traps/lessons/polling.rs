@@ -21,10 +21,9 @@ pub(crate) const TRAP: Trap = Trap {
     name: "polling",
     title: "a waiter asks the server up to a thousand times a second",
     source: "the book, 6.2.3: time.sleep(.001)",
-    actors: &["A", "B"],
-    keys: &["lock:trap"],
     classic,
     ours,
+    ..Trap::OF_A_AND_B
 };
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {

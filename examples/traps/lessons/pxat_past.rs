@@ -12,10 +12,9 @@ pub(crate) const TRAP: Trap = Trap {
     name: "pxat-past",
     title: "PXAT with a time in the past answers OK, but sets no lock",
     source: "the notes, the options of SET: PXAT, EXAT",
-    actors: &["A", "B"],
-    keys: &["lock:trap"],
     classic,
     ours,
+    ..Trap::OF_A_AND_B
 };
 
 /// In November 2023.

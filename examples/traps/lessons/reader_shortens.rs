@@ -37,8 +37,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut conn = redis.client()?;
     for (reader, lease) in [("A", secs(100)), ("B", secs(1))] {
-        let token = Token::random();
-        scene.knows(&token, reader);
+        let token = token_of(scene, reader);
         let got = read_write::try_acquire_read(&mut conn, NAME, &token, lease)?;
         scene.tell(
             reader,
@@ -47,9 +46,6 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     }
     scene.wait_until(1_100);
     let got = read_write::try_acquire_write(&mut conn, NAME, &Token::random(), secs(100))?;
-    scene.tell(
-        "writer",
-        &format!("try_acquire_write\n{}", granted(got.as_ref())),
-    )?;
+    decided(scene, "writer", "try_acquire_write", got.as_ref())?;
     scene.goes_right(got.is_none(), "Only B's lease has ended; A still reads.")
 }

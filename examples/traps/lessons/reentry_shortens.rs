@@ -14,10 +14,9 @@ pub(crate) const TRAP: Trap = Trap {
     name: "reentry-shortens",
     title: "an inner function's short lease ends the outer function's lock",
     source: "the notes, the reentrant lock: expire at each entry",
-    actors: &["A", "B"],
-    keys: &["lock:trap"],
     classic,
     ours,
+    ..Trap::OF_A_AND_B
 };
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {

@@ -53,10 +53,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let freed = read_write::release_read(&mut conn, NAME, &first)?;
     scene.tell("A", &format!("release_read\n{freed}"))?;
     let got = read_write::try_acquire_write(&mut conn, NAME, &Token::random(), secs(10))?;
-    scene.tell(
-        "writer",
-        &format!("try_acquire_write\n{}", granted(got.as_ref())),
-    )?;
+    decided(scene, "writer", "try_acquire_write", got.as_ref())?;
     scene.goes_right(
         freed && got.is_none(),
         "A token is 122 random bits, not a time.",

@@ -38,9 +38,11 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.knows(held.token(), "A");
     scene.tell("A", "Locks::semaphore\nLock::acquire\ngranted")?;
     let second = locks.semaphore("api", 1).try_acquire()?;
-    scene.tell(
+    decided(
+        scene,
         "Java",
-        &format!("lockrun --permits 1 asks too\n{}", granted(second.as_ref())),
+        "lockrun --permits 1 asks too",
+        second.as_ref(),
     )?;
     held.release()?;
     scene.goes_right(

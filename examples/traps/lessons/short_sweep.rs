@@ -43,12 +43,11 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     )?;
     scene.wait_until(400);
     let second = short.try_acquire()?;
-    scene.tell(
+    decided(
+        scene,
         "B",
-        &format!(
-            "Locks::semaphore\n(lease 100 ms)\nLock::try_acquire\n{}",
-            granted(second.as_ref())
-        ),
+        "Locks::semaphore\n(lease 100 ms)\nLock::try_acquire",
+        second.as_ref(),
     )?;
     let stands = second.is_none() && first.check().is_ok();
     first.release()?;

@@ -36,9 +36,11 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.knows(&first, "A");
     scene.tell("A", "acquire_semaphore\ngranted")?;
     let second = acquire_semaphore(&mut conn, "api", 1, secs(10))?;
-    scene.tell(
+    decided(
+        scene,
         "B, a second behind",
-        &format!("acquire_semaphore\n{}", granted(second.as_ref())),
+        "acquire_semaphore",
+        second.as_ref(),
     )?;
     scene.goes_right(
         second.is_none(),

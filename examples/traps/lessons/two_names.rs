@@ -31,12 +31,11 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut conn = redis.client()?;
     let java = scene.send("Java", &mut conn, "SET lock:market B NX PX 10000")?;
     let same = acquire_lock_with_timeout(&mut conn, "market", NO_WAIT, secs(10))?;
-    scene.tell(
+    decided(
+        scene,
         "Python",
-        &format!(
-            "acquire_lock_with_timeout of `market` instead\n{}",
-            granted(same.as_ref())
-        ),
+        "acquire_lock_with_timeout of `market` instead",
+        same.as_ref(),
     )?;
     scene.goes_right(
         java.is_ok() && same.is_none(),

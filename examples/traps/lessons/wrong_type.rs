@@ -11,10 +11,9 @@ pub(crate) const TRAP: Trap = Trap {
     name: "wrong-type",
     title: "a key of another type looks like a lock that is busy forever",
     source: "the book, 6.2.3: SETNX",
-    actors: &["A", "B"],
-    keys: &["lock:trap"],
     classic,
     ours,
+    ..Trap::OF_A_AND_B
 };
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {

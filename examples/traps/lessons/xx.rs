@@ -11,10 +11,9 @@ pub(crate) const TRAP: Trap = Trap {
     name: "xx",
     title: "XX renews any holder's lock, and takes it over",
     source: "the notes, the options of SET: XX",
-    actors: &["A", "B"],
-    keys: &["lock:trap"],
     classic,
     ours,
+    ..Trap::OF_A_AND_B
 };
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
@@ -33,12 +32,11 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (first, second) = (Token::random(), Token::random());
     scene.knows(&first, "A");
     let grant = mutex::try_acquire(&mut conn, NAME, &first, End::After(secs(10)))?;
-    scene.tell(
+    decided(
+        scene,
         "A",
-        &format!(
-            "mutex::try_acquire\n(lease 10 s)\n{}",
-            granted(grant.as_ref())
-        ),
+        "mutex::try_acquire\n(lease 10 s)",
+        grant.as_ref(),
     )?;
     let renewed = mutex::renew(&mut conn, NAME, &second, secs(60))?;
     scene.tell(
