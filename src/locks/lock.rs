@@ -131,7 +131,9 @@ impl Lock {
     pub fn acquire(&self, timeout: Duration) -> Result<Lease> {
         let operation = Operation::new("Lock::acquire", &self.name);
         let part = self.alone();
-        let waited = self.acquire_hold(operation, || self.begin(operation, timeout, &part));
+        let waited = self.acquire_hold(operation, || {
+            self.begin(self.hold()?, operation, timeout, &part)
+        });
         self.or_contended(operation, waited)
     }
 
@@ -155,7 +157,9 @@ impl Lock {
     pub fn try_acquire(&self) -> Result<Option<Lease>> {
         let operation = Operation::new("Lock::try_acquire", &self.name);
         let part = self.alone();
-        let waited = self.acquire_hold(operation, || self.begin(operation, Duration::ZERO, &part));
+        let waited = self.acquire_hold(operation, || {
+            self.begin(self.hold()?, operation, Duration::ZERO, &part)
+        });
         match self.or_contended(operation, waited) {
             Err(Error::Contended { .. }) => Ok(None),
             acquired => acquired.map(Some),
@@ -295,15 +299,6 @@ impl Lock {
 
     /// Prepares a wait for this lock.
     pub(super) fn begin<'a>(
-        &'a self,
-        operation: Operation<'a>,
-        timeout: Duration,
-        part: &'a SetWait<'a>,
-    ) -> Result<Wait<'a>> {
-        self.begin_with(self.hold()?, operation, timeout, part)
-    }
-
-    pub(super) fn begin_with<'a>(
         &'a self,
         hold: Hold,
         operation: Operation<'a>,

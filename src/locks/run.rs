@@ -158,7 +158,7 @@ impl Lock {
             .and_then(|()| period_millis(period))
             .and_then(|period| Ok(self.hold()?.unless_run(period)));
         let part = self.alone();
-        let wait = || hold.and_then(|hold| self.begin_with(hold, operation, timeout, &part));
+        let wait = || hold.and_then(|hold| self.begin(hold, operation, timeout, &part));
         let lease = match self.acquire_hold(operation, wait)? {
             Ok(lease) => lease,
             Err(run) => return Ok(Once::AlreadyRun(run)),

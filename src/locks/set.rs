@@ -212,7 +212,8 @@ impl Leases {
         let operation = |lock| Operation::new(name, Lock::name(lock));
         let mut waits = Vec::new();
         for lock in locks {
-            waits.push(lock.begin(operation(lock), timeout, part));
+            let hold = lock.hold();
+            waits.push(hold.and_then(|hold| lock.begin(hold, operation(lock), timeout, part)));
             if !waits
                 .last()
                 .is_some_and(|wait| wait.as_ref().is_ok_and(Wait::asks_at_once))

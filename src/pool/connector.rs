@@ -224,7 +224,7 @@ impl Connector {
     }
 
     /// Opens a connection to a server that is new enough. After a failover it leads to the new
-    /// master even before that grants locks: see [`granting_epoch`](Self::granting_epoch).
+    /// master even before that grants locks: see [`epoch_for`](Self::epoch_for).
     pub(crate) fn open(&self) -> Result<Opened> {
         self.open_by(None)
     }
@@ -323,13 +323,19 @@ impl Connector {
         }
     }
 
-    /// Waits until locks may be requested from the master, if it has replaced another, and returns
-    /// its [epoch](Self::epoch). A reply counts only if it came on a connection of this epoch.
+    /// Returns the master's [epoch](Self::epoch) for a call. If the call asks for a lock, waits
+    /// until the master may grant locks, if it has replaced another; the reply counts only if it
+    /// came on a connection of this epoch.
     ///
     /// # Errors
     /// [`Error::Pool`]: it grants no locks by the deadline, or by the cancel.
-    pub(crate) fn granting_epoch(&self, by: Deadline, cancel: Option<&Cancel>) -> Result<Epoch> {
-        let Some(locator) = &self.0.locator else {
+    pub(crate) fn epoch_for(
+        &self,
+        asks_for_a_lock: bool,
+        by: Deadline,
+        cancel: Option<&Cancel>,
+    ) -> Result<Epoch> {
+        let Some(locator) = self.0.locator.as_ref().filter(|_| asks_for_a_lock) else {
             return Ok(self.epoch());
         };
         let by = Deadline::after(self.0.limits.connect).or_sooner(by.moment());

@@ -1,8 +1,7 @@
 //! The pool: sockets with time-outs, and connections that are clean when they are lent.
 //!
 //! Callers of the plain functions borrow from it with [`Pool::get`], the library's own calls with
-//! `get_to_lock` and, if they acquire no lock, `get_here`. A [`Connector`] opens the connections
-//! that `server` keeps outside it.
+//! `get_for`. A [`Connector`] opens the connections that `server` keeps outside it.
 //!
 //! Locks, each held briefly: in [`manager`] the last failure to connect, and the moment at which a
 //! connection broke. A call that waits while all connections are lent may have `turns` locked, and
@@ -159,8 +158,8 @@ impl Pool {
     /// connects by TCP, `rediss://` by TCP with TLS (feature `tls-rustls`; the system's
     /// certificates, or [others](PoolBuilder#method.certificates)), and `redis+unix:///path` to a
     /// socket on this machine, with the parameters `user` and `pass`. `?protocol=` (`resp2` or
-    /// `resp3`) works in any URL, `?db=` in place of `/database`. Any other parameter is an error,
-    /// even one that other libraries understand.
+    /// `resp3`) works in any URL, and `?db=` with a socket. Any other parameter is an error, even
+    /// one that other libraries understand.
     ///
     /// # Sentinels
     /// `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/master[/database]` connects
@@ -247,45 +246,32 @@ impl Pool {
 
     /// Like [`get`](Self::get), with another time-out, and without the check for a forked child.
     pub(crate) fn get_within(&self, longest: Duration) -> Result<PooledConnection> {
-        let mut conn = self.get_to_lock(longest, longest, None)?;
+        let mut conn = self.get_for(true, longest, longest, None)?;
         conn.caller = Some(Arc::clone(&self.inner.callers));
         Ok(conn)
     }
 
-    /// Like [`get_here`](Self::get_here), for calls that may acquire a lock: waits until the master
-    /// grants locks. Keeps no connection from others meanwhile.
-    pub(crate) fn get_to_lock(
+    /// Like [`get`](Self::get), for calls of this crate itself, and without the check for a forked
+    /// child. Waits at most `whole`, and at most `wait_while_all_lent` while all are lent. `cancel`
+    /// ends the wait only while all are lent. For a call that asks for a lock it waits until the
+    /// master grants locks, and keeps no connection from others meanwhile.
+    pub(crate) fn get_for(
         &self,
+        asks_for_a_lock: bool,
         wait_while_all_lent: Duration,
         whole: Duration,
         cancel: Option<&Cancel>,
     ) -> Result<PooledConnection> {
         let whole = whole.min(self.get_timeout());
         let deadline = Deadline::after(whole);
+        let connector = &self.inner.state.connector;
         loop {
-            let epoch = (self.inner.state.connector).granting_epoch(deadline, cancel)?;
+            let epoch = connector.epoch_for(asks_for_a_lock, deadline, cancel)?;
             let conn = self.lend(wait_while_all_lent.min(whole), deadline, cancel)?;
-            if conn.epoch() == epoch {
+            if !asks_for_a_lock || conn.epoch() == epoch {
                 return Ok(conn);
             }
         }
-    }
-
-    /// Like [`get`](Self::get), for calls of this crate itself that acquire no lock, and without
-    /// the check for a forked child. Waits at most `whole`, and at most `wait_while_all_lent` while
-    /// all are lent. `cancel` ends the wait only while all are lent.
-    pub(crate) fn get_here(
-        &self,
-        wait_while_all_lent: Duration,
-        whole: Duration,
-        cancel: Option<&Cancel>,
-    ) -> Result<PooledConnection> {
-        let whole = whole.min(self.get_timeout());
-        self.lend(
-            wait_while_all_lent.min(whole),
-            Deadline::after(whole),
-            cancel,
-        )
     }
 
     fn lend(

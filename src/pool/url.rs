@@ -102,10 +102,10 @@ impl<'a> Parts<'a> {
     fn of(url: &'a str) -> Result<Self> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
         let (kind, known): (_, &[_]) = match scheme {
-            "redis" | "rediss" => (UrlKind::Server, &["db", "protocol"]),
+            "redis" | "rediss" => (UrlKind::Server, &["protocol"]),
             "redis+unix" | "unix" => (UrlKind::Socket, &["db", "protocol", "user", "pass"]),
             "redis+sentinel" | "rediss+sentinel" => {
-                let known = &["db", "protocol", "sentinel_user", "sentinel_password"];
+                let known = &["protocol", "sentinel_user", "sentinel_password"];
                 (UrlKind::Sentinels, known)
             }
             "redis+cluster" | "rediss+cluster" => (UrlKind::Cluster, &["protocol"]),
@@ -176,18 +176,9 @@ impl<'a> Parts<'a> {
         (self.kind).checked(client_by(settings.set_redis_settings(login))?)
     }
 
-    /// The client for one host, with the login, the protocol and this database or that of `?db=`.
+    /// The client for one host, with the login, the protocol and this database.
     fn client(&self, host: &str, database: &str) -> Result<Client> {
         let (scheme, login, query) = (self.scheme, self.login, self.query);
-        let database = match self.parameters.get("db") {
-            Some(_) if !database.is_empty() => {
-                return Err(self.kind.invalid("the database is given twice"));
-            }
-            // redis-rs ignores it.
-            Some(db) if !db.is_empty() && db.bytes().all(|sign| sign.is_ascii_digit()) => db,
-            Some(_) => return Err(self.kind.invalid("`db` is not a database number")),
-            None => database,
-        };
         let url = format!("{scheme}://{login}{host}/{database}{query}");
         self.kind.open(&url, PORT)
     }
@@ -317,15 +308,14 @@ mod tests {
         for (url, expected) in [
             ("redis://me:p%20%40@a:1/3", (Some("me"), Some("p @"), 3)),
             ("redis://me:p@a/3/", (Some("me"), Some("p"), 3)),
-            ("redis://:p@a?db=3", (None, Some("p"), 3)),
-            ("redis://a/?db=3&protocol=resp3", (None, None, 3)),
+            ("redis://:p@a/3", (None, Some("p"), 3)),
+            ("redis://a/3?protocol=resp3", (None, None, 3)),
             ("redis+sentinel://a/m", (None, None, 0)),
-            ("redis+sentinel://a/m?db=3", (None, None, 3)),
             ("redis+sentinel://:p@a/m/3", (None, Some("p"), 3)),
         ] {
             assert_eq!(login(&server(url)), expected, "{url}");
         }
-        assert!(is_resp3(&server("redis://a/?db=3&protocol=resp3")));
+        assert!(is_resp3(&server("redis://a/3?protocol=resp3")));
     }
 
     #[cfg(unix)]
@@ -362,7 +352,7 @@ mod tests {
     fn sentinels_may_have_their_own_login() {
         for (query, user) in [("", None), ("&sentinel_user=m%26e", Some("m&e"))] {
             let url = format!(
-                "redis+sentinel://:p@a,b/m?sentinel_password=%2B%40%2F%3F%23%26%25q&db=2{query}"
+                "redis+sentinel://:p@a,b/m/2?sentinel_password=%2B%40%2F%3F%23%26%25q{query}"
             );
             for sentinel in sentinels(&url).0 {
                 assert_eq!(login(&sentinel), (user, Some("+@/?#&%q"), 0));
@@ -386,25 +376,25 @@ mod tests {
             ("redis+sentinel://:secret@a,b", "name of the master"),
             ("redis+sentinel://:secret@a,b/", "name of the master"),
             ("redis+sentinel://:secret@a,b/0", "name of the master"),
-            ("redis+sentinel://:secret@a/?db=1", "name of the master"),
+            (
+                "redis+sentinel://:secret@a/?protocol=resp3",
+                "name of the master",
+            ),
             ("redis+sentinel://:secret@a,:secret@b/m", "login once"),
             ("redis+sentinel://:secret@m@a/0", "login once"),
             ("redis+sentinel://:secret@a,,b/m", "Missing hostname"),
             ("redis+sentinel://:secret@/m", "Missing hostname"),
             ("redis+sentinel://:secret@a:x/m", "host or port"),
             ("redis+sentinel://:secret@a/m/x", "database"),
-            ("redis+sentinel://:secret@a/m/1?db=1", "given twice"),
+            ("redis+sentinel://:secret@a/m?db=1", "unknown parameter"),
             ("redis+sentinel://:secret@a/3#m", "`#`"),
             ("redis+sentinel://a/m?sentinel_user=me", "redis://:PASSWORD"),
             ("redis-sentinel://:secret@a/m", "redis+sentinel://"),
             ("redis+sentinel://:secret@a/3?master=m", "unknown parameter"),
             ("redis://:secret@a/x", "database number"),
-            ("redis://:secret@a/1?db=1", "database is given twice"),
-            ("redis://:secret@a/?db=sec", "database number"),
-            ("redis://:secret@a/?db=", "database number"),
-            ("redis://:secret@a/?db=1?protocol=resp3", "database number"),
+            ("redis://:secret@a/?db=1", "known: protocol"),
             ("unix:///path?user=me", "redis://:PASSWORD@host"),
-            ("redis://:secret@a/?timeout=3", "known: db, protocol"),
+            ("redis://:secret@a/?timeout=3", "known: protocol"),
             ("redis://:secret@a/?sentinel_user=me", "unknown parameter"),
             ("redis://a/?secret", "unknown parameter"),
             ("redis://a/?protocol=resp3&secret", "unknown parameter"),

@@ -106,7 +106,8 @@ impl RedisServer {
         if Arc::strong_count(&under_way) <= 1 + FEW.min(self.pool.size()) {
             return self.send_alone(sending);
         }
-        let epoch = self.epoch_for(sending.call, sending.whole_by, sending.patience.cancel)?;
+        let (asks, cancel) = (sending.call.asks_for_a_lock(), sending.patience.cancel);
+        let epoch = (self.connector).epoch_for(asks, sending.whole_by, cancel)?;
         match self.send_together(sending)? {
             Some(mut reply) if !reply.answer.as_ref().is_err_and(is_unknown_script) => {
                 reply.again = sending.again;
@@ -169,7 +170,7 @@ impl RedisServer {
         let wait = patience.wait_while_all_lent;
         let whole = patience.by.map_or(Duration::MAX, Deadline::remaining);
         let asks_for_a_lock = calls.iter().any(Call::asks_for_a_lock);
-        let mut conn = match self.lend_to(asks_for_a_lock, wait, whole, patience.cancel) {
+        let mut conn = match (self.pool).get_for(asks_for_a_lock, wait, whole, patience.cancel) {
             Ok(conn) => conn,
             Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
         };
@@ -196,36 +197,12 @@ impl RedisServer {
     }
 
     fn lend_for(&self, sending: &Sending<'_>) -> Result<PooledConnection> {
-        self.lend_to(
+        self.pool.get_for(
             sending.call.asks_for_a_lock(),
             sending.wait_while_all_lent_by.remaining(),
             sending.whole_by.remaining(),
             sending.patience.cancel,
         )
-    }
-
-    fn lend_to(
-        &self,
-        ask_for_a_lock: bool,
-        wait_while_all_lent: Duration,
-        whole: Duration,
-        cancel: Option<&Cancel>,
-    ) -> Result<PooledConnection> {
-        if ask_for_a_lock {
-            self.pool.get_to_lock(wait_while_all_lent, whole, cancel)
-        } else {
-            self.pool.get_here(wait_while_all_lent, whole, cancel)
-        }
-    }
-
-    /// Returns the epoch that the reply to this call must have, and waits for a master that grants
-    /// locks if the call asks for one.
-    fn epoch_for(&self, call: &Call, by: Deadline, cancel: Option<&Cancel>) -> Result<Epoch> {
-        if call.asks_for_a_lock() {
-            self.connector.granting_epoch(by, cancel)
-        } else {
-            Ok(self.connector.epoch())
-        }
     }
 }
 
@@ -240,7 +217,7 @@ impl Server for RedisServer {
 
     fn lend(&self, _key: &str) -> Result<PooledConnection> {
         self.pool.refuse_forked_child()?;
-        self.pool.get_here(Duration::MAX, Duration::MAX, None)
+        self.pool.get_for(false, Duration::MAX, Duration::MAX, None)
     }
 
     fn is_elsewhere(&self, refusal: &RedisError) -> bool {
@@ -335,7 +312,9 @@ impl Server for RedisServer {
     fn ask_once(&self, call: &Call) -> Result<RedisResult<Value>> {
         // The first connection may have been idle when the server restarted.
         for is_first in [true, false] {
-            let mut conn = self.pool.get_here(Duration::MAX, Duration::MAX, None)?;
+            let mut conn = self
+                .pool
+                .get_for(false, Duration::MAX, Duration::MAX, None)?;
             let pong = conn.asked(|conn| ask::<Value>(&redis::cmd("PING"), conn));
             if close_if_finished(&mut conn, pong.err().as_ref()) {
                 continue;
@@ -359,7 +338,7 @@ impl Server for RedisServer {
         deadline: Deadline,
         cancel: Option<&Cancel>,
     ) -> Result<Option<Reply>> {
-        let epoch = self.epoch_for(call, deadline, cancel)?;
+        let epoch = (self.connector).epoch_for(call.asks_for_a_lock(), deadline, cancel)?;
         let mut reply = self.waiters.ask(call, deadline, cancel)?;
         if let Some(reply) = &mut reply {
             self.check_epoch(reply, epoch);

@@ -37,7 +37,7 @@ impl Server for StandIn {
             return Err(disconnected());
         }
         let pool = self.served_pool()?;
-        pool.get_here(Duration::MAX, Duration::MAX, None)
+        pool.get_for(false, Duration::MAX, Duration::MAX, None)
     }
 
     fn clock_skew(&self) -> Duration {

@@ -245,7 +245,6 @@ fn a_database_applies_to_the_connection_or_is_refused() {
         .unwrap();
     for url in [
         format!("redis://{address}/3"),
-        format!("redis://{address}?db=3"),
         format!("redis+unix://{path}?db=3"),
     ] {
         let mut conn = Pool::connect(&url).unwrap().get().unwrap();
@@ -258,11 +257,11 @@ fn a_database_applies_to_the_connection_or_is_refused() {
         format!("redis+unix://{path}?database=3"),
     ] {
         let refused = Pool::connect(&url).unwrap_err().to_string();
-        assert!(refused.contains("known: db, "), "{refused}");
+        assert!(refused.contains("known: "), "{refused}");
     }
-    let url = format!("redis://{address}/3?db=3");
+    let url = format!("redis://{address}/?db=3");
     let refused = Pool::connect(&url).unwrap_err().to_string();
-    assert!(refused.contains("[/database]"), "{refused}");
+    assert!(refused.contains("known: protocol"), "{refused}");
 }
 
 #[test]
@@ -271,13 +270,13 @@ fn the_error_for_an_invalid_url_is_short_and_names_what_fits_its_scheme() {
     for (url, named) in [
         ("nonsense", every_scheme),
         ("redis+srv://127.0.0.1/", every_scheme),
-        ("redis://127.0.0.1/?timeout=3", "known: db, protocol"),
+        ("redis://127.0.0.1/?timeout=3", "known: protocol"),
         ("redis://", "redis://[[user]:password@]host[:port]"),
         ("redis+unix://path", "redis+unix:///path"),
         ("redis+sentinel://127.0.0.1/", "/master[/database]"),
         (
             "redis+sentinel://127.0.0.1/m?timeout=3",
-            "known: db, protocol, sentinel_user, sentinel_password",
+            "known: protocol, sentinel_user, sentinel_password",
         ),
         ("redis+cluster://127.0.0.1/?db=0", "known: protocol"),
         (

@@ -286,7 +286,11 @@ fn a_wrong_argument_names_its_flag() {
 fn no_part_of_a_sentinels_password_is_printed() {
     for (rest, code, names_it) in [
         ("/m?sentinel_password=p@ss/Secret7", 69, true),
-        ("/m?db=1&sentinel_password=p?ss@x/Secret7", 69, true),
+        (
+            "/m?protocol=resp2&sentinel_password=p?ss@x/Secret7",
+            69,
+            true,
+        ),
         ("?sentinel_password=p@ss/Secret7", 64, false),
         ("/m?sentinel_password=p@ss&Secret7", 64, false),
         ("/m?sentinel_password=p#Secret7", 64, false),
