@@ -143,6 +143,38 @@ fn a_waiter_follows_a_moving_slot() {
     });
 }
 
+/// They are freed by one command on the new master.
+#[test]
+fn permits_and_their_waiters_move_with_their_slot() {
+    const PERMITS: u32 = 8;
+    let cluster = shared();
+    let (holder, waiter) = (patient(&cluster), patient(&cluster));
+    let name = format!("permits{{{}}}", cluster.tag(0, "permits").unwrap());
+    let all = |locks: &Locks| locks.semaphore(&name, PERMITS);
+    let held: Vec<_> = (0..PERMITS).map(|_| all(&holder).acquire(LONG)).collect();
+    thread::scope(|scope| {
+        let waiting: Vec<_> = (0..PERMITS)
+            .map(|_| scope.spawn(|| all(&waiter).acquire(LONG).map(|it| (it, Instant::now()))))
+            .collect();
+        let all_wait = || all(&waiter).inspect().unwrap().waiting_here() == waiting.len();
+        assert!(comes_true(all_wait));
+        let moved = Moved::new(&cluster, &name, 0);
+        assert!(comes_true(all_wait));
+        let mut master = cluster.nodes[moved.to].connection().unwrap();
+        let freed = Instant::now();
+        let () = master.del(format!("lock:{name}")).unwrap();
+        let granted = waiting.into_iter().map(|it| it.join().unwrap().unwrap());
+        let granted: Vec<_> = granted.collect();
+        // A head that was not told asks a second later.
+        let last = granted.iter().map(|(_, moment)| *moment - freed).max();
+        assert!(last.unwrap() < Duration::from_secs(1) + SLACK, "{last:?}");
+        let count: u32 = master.zcard(format!("lock:{name}")).unwrap();
+        assert_eq!(count, PERMITS);
+        drop((granted, moved));
+    });
+    drop(held);
+}
+
 #[test]
 fn the_next_renewal_reports_a_loss_on_another_shard() {
     let cluster = shared();
