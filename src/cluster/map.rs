@@ -163,13 +163,8 @@ impl Map {
         }
         let known = self.known.lock();
         known.shard_of(slot).ok_or_else(|| {
-            Error::pool(
-                format!(
-                    "no node of the cluster serves the slot {slot} of `{key}`{}",
-                    known.why_unserved(|slots| slots.contains(&slot))
-                ),
-                None,
-            )
+            let reason = format!("no node of the cluster serves the slot {slot} of `{key}`");
+            Error::pool(reason, None)
         })
     }
 

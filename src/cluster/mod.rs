@@ -280,11 +280,6 @@ impl Nodes {
         self.inner.map.known.lock().serving()
     }
 
-    /// Returns why some slots are unserved, if that is known.
-    pub(crate) fn why_unserved(&self) -> String {
-        self.inner.map.known.lock().why_unserved(|_| true)
-    }
-
     /// True if this shard serves a slot, according to the map.
     pub(crate) fn serves_slots(&self, shard: ShardId) -> bool {
         self.inner.map.known.lock().serves_slots(shard)

@@ -4,10 +4,7 @@
 //! changes, and its epoch grows. The newest answer replaces everything known before. If that answer
 //! is out of date, the node that it leads to answers `MOVED`, is not a master, or does not answer.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    ops::RangeInclusive,
-};
+use std::collections::{BTreeSet, HashMap};
 
 use super::layout::{Layout, Node, SLOTS, ShardLayout};
 use crate::pool::{Address, MasterPlace};
@@ -76,8 +73,6 @@ pub(super) struct SlotMap {
     /// name it as the master of its shard, since nodes learn of a failover one after another.
     members: HashMap<String, KnownNode>,
     slots: Vec<Option<ShardId>>,
-    /// The slots whose master announces no address, with its id.
-    unreachable: Vec<(RangeInclusive<u16>, String)>,
     /// A node's reply contradicts the map.
     pub(super) in_doubt: bool,
     /// The node that the last `MOVED` named, if the map does not know it: it is asked next.
@@ -90,7 +85,6 @@ impl SlotMap {
             shards: Vec::new(),
             members: HashMap::new(),
             slots: vec![None; usize::from(SLOTS)],
-            unreachable: Vec::new(),
             in_doubt: true,
             named_by_a_move: None,
         }
@@ -109,18 +103,6 @@ impl SlotMap {
         let serving = self.slots.iter().copied().flatten().collect();
         let is_unserved = |slot: &&Option<ShardId>| slot.is_none();
         (serving, self.slots.iter().filter(is_unserved).count())
-    }
-
-    /// Returns why no shard serves some of these slots, if that is known.
-    pub(super) fn why_unserved(&self, is_meant: impl Fn(&RangeInclusive<u16>) -> bool) -> String {
-        let found = self.unreachable.iter().find(|(slots, _)| is_meant(slots));
-        let tell = |(_, id): &(_, String)| {
-            format!(
-                ": node {id} announces no address (`?`, or port 0): set cluster-announce-hostname or \
-                 cluster-preferred-endpoint-type"
-            )
-        };
-        found.map_or_else(String::new, tell)
     }
 
     pub(super) fn place(&self, id: ShardId) -> Option<MasterPlace> {
@@ -180,12 +162,8 @@ impl SlotMap {
             member.address = None;
         }
         let masters: Vec<_> = layout.iter().map(|it| it.master.id.clone()).collect();
-        self.unreachable.clear();
         for found in layout {
             let Some(address) = found.master.address.clone() else {
-                let id = found.master.id;
-                let slots = found.slots.into_iter();
-                (self.unreachable).extend(slots.map(|slots| (slots, id.clone())));
                 continue;
             };
             let known = self.recognised(&found, &masters);
@@ -229,6 +207,8 @@ impl SlotMap {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::RangeInclusive;
+
     use super::*;
 
     fn node(name: &str) -> Node {
@@ -322,25 +302,6 @@ mod tests {
         let known = map.shard_of(0);
         map.enter(vec![group("a", &["c"], 0..=100)]);
         assert_eq!(map.shard_of(100), known);
-    }
-
-    #[test]
-    fn slots_of_a_master_without_an_address_tell_why_none_serves_them() {
-        let mut map = two_shards();
-        let mut nameless = group("x", &[], 0..=99);
-        nameless.master.address = None;
-        map.enter(vec![nameless, group("b", &["d"], 100..=199)]);
-        assert_eq!(map.shard_of(5), None);
-        for (slot, is_told) in [(5, true), (100, false), (200, false)] {
-            let why = map.why_unserved(|slots| slots.contains(&slot));
-            assert_eq!(
-                why.contains("node x announces no address"),
-                is_told,
-                "{slot}"
-            );
-        }
-        map.enter(vec![group("b", &["d"], 100..=199)]);
-        assert_eq!(map.why_unserved(|_| true), "");
     }
 
     #[test]

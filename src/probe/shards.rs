@@ -74,8 +74,7 @@ fn topology(nodes: &Nodes, answered: usize, failed: Option<&Error>) -> Finding {
         found = format!("{found}, of which {answered} answer: {}", reason(error));
     }
     if unserved > 0 {
-        let why = nodes.why_unserved();
-        found = format!("{found}, unserved slots: {unserved}{why}");
+        found = format!("{found}, unserved slots: {unserved}");
     }
     let is_good = failed.is_none() && unserved == 0;
     Finding::new("topology", if is_good { Good } else { Fails }, found)

@@ -194,14 +194,8 @@ fn no_node_is_asked_for_a_lock_in_an_unserved_slot() {
             ]),
             hole,
         ),
-        (
-            slots(&[(0, 8_191, "?", 2), half("127.0.0.1")]),
-            "node id-of-2 announces no address (`?`",
-        ),
-        (
-            slots(&[(0, SLOTS - 1, "?", 1)]),
-            "node id-of-1 announces no address (`?`",
-        ),
+        (slots(&[(0, 8_191, "?", 2), half("127.0.0.1")]), hole),
+        (slots(&[(0, SLOTS - 1, "?", 1)]), hole),
         (
             String::from("-ERR This instance has cluster support disabled\r\n"),
             "disabled",
