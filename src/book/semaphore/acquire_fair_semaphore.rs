@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use redis::{Connection, RedisResult, Value};
 
-use super::{PermitTerms, check_name, in_one_slot};
+use super::{acquire, in_one_slot, wanting};
 use crate::{
     error::{Operation, Result},
-    name::LockName,
+    name::{LockName, check_size},
     token::Token,
     wire::{scripts, until_granted, yes_or_no},
 };
@@ -31,7 +31,7 @@ struct FairKeys {
 
 impl FairKeys {
     fn new(semname: &str) -> Result<Self> {
-        check_name(semname)?;
+        check_size("semname", semname)?;
         Ok(Self {
             owner: [semname, ":owner"].concat(),
             counter: [semname, ":counter"].concat(),
@@ -86,14 +86,8 @@ pub fn acquire_fair_semaphore(
 ) -> Result<Option<Token>> {
     Operation::new("acquire_fair_semaphore", semname).run(|operation| {
         let keys = FairKeys::new(semname)?;
-        let terms = PermitTerms::new(limit, timeout)?;
-        let token = Token::random();
         let script = ACQUIRE_FAIR_SEMAPHORE.on([semname, &keys.owner, &keys.counter]);
-        let call = terms.of(script.arg(token.as_str()));
-        let granted = call.asks(conn);
-        let is_ours =
-            in_one_slot(granted.map_err(|error| operation.unanswered(Some(&token), error)))?;
-        Ok(is_ours.then_some(token))
+        acquire(conn, operation, script, limit, timeout)
     })
 }
 
@@ -202,10 +196,9 @@ pub fn acquire_semaphore_with_lock(
 ) -> Result<Option<Token>> {
     Operation::new("acquire_semaphore_with_lock", semname).run(|operation| {
         let (keys, lock) = (FairKeys::new(semname)?, LockName::new(semname)?);
-        let terms = PermitTerms::new(limit, timeout)?;
         let token = Token::random();
         let script = ACQUIRE_FAIR_SEMAPHORE.on([semname, &keys.owner, &keys.counter, lock.key()]);
-        let call = terms.of(script.arg(token.as_str())).arg(LOCK_END);
+        let call = wanting(script, &token, limit, timeout)?.arg(LOCK_END);
         let decided = until_granted(operation, &token, LOCK_WAIT, || {
             call.send(conn).and_then(|answer| decision(&answer))
         });

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use redis::Connection;
 
-use super::{PermitTerms, check_name};
+use super::acquire;
 use crate::{
     error::{Operation, Result},
+    name::check_size,
     token::Token,
     wire::{ask, scripts, yes_or_no},
 };
@@ -56,13 +57,9 @@ pub fn acquire_semaphore(
     timeout: Duration,
 ) -> Result<Option<Token>> {
     Operation::new("acquire_semaphore", semname).run(|operation| {
-        check_name(semname)?;
-        let terms = PermitTerms::new(limit, timeout)?;
-        let token = Token::random();
-        let call = terms.of(ACQUIRE_BOOK_SEMAPHORE.on([semname]).arg(token.as_str()));
-        let granted = call.asks(conn);
-        let is_ours = granted.map_err(|error| operation.unanswered(Some(&token), error))?;
-        Ok(is_ours.then_some(token))
+        check_size("semname", semname)?;
+        let script = ACQUIRE_BOOK_SEMAPHORE.on([semname]);
+        acquire(conn, operation, script, limit, timeout)
     })
 }
 
@@ -90,7 +87,7 @@ pub fn acquire_semaphore(
 /// ```
 pub fn release_semaphore(conn: &mut Connection, semname: &str, token: &Token) -> Result<bool> {
     Operation::new("release_semaphore", semname).run(|operation| {
-        check_name(semname)?;
+        check_size("semname", semname)?;
         let mut remove = redis::cmd("ZREM");
         remove.arg(semname).arg(token.as_str());
         ask(&remove, conn)

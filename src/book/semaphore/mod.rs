@@ -76,6 +76,8 @@ mod acquire_semaphore;
 
 use std::time::Duration;
 
+use redis::Connection;
+
 pub use self::acquire_fair_semaphore::{
     acquire_fair_semaphore, acquire_semaphore_with_lock, refresh_fair_semaphore,
     release_fair_semaphore,
@@ -83,38 +85,34 @@ pub use self::acquire_fair_semaphore::{
 pub use self::acquire_semaphore::{acquire_semaphore, release_semaphore};
 
 use crate::{
-    error::{Error, Result, ensure},
-    name::check_size,
+    error::{Error, Operation, Result, ensure},
     time::lease_millis,
+    token::Token,
     wire::Call,
 };
 
 /// The maximum number of permits of a semaphore.
 const MOST_PERMITS: u32 = 10_000;
 
-fn check_name(semname: &str) -> Result<()> {
-    check_size("semname", semname)
+/// Adds the last arguments of each script that acquires.
+fn wanting(call: Call, token: &Token, limit: u32, timeout: Duration) -> Result<Call> {
+    let is_limit = (1..=MOST_PERMITS).contains(&limit);
+    ensure(is_limit, "limit", "it must be between 1 and 10,000")?;
+    let timeout = lease_millis("timeout", timeout)?;
+    Ok(call.arg(token.as_str()).arg(limit).arg(timeout))
 }
 
-/// A checked limit and timeout: the last arguments of each script that acquires.
-struct PermitTerms {
+fn acquire(
+    conn: &mut Connection,
+    operation: Operation<'_>,
+    call: Call,
     limit: u32,
-    timeout_millis: u64,
-}
-
-impl PermitTerms {
-    fn new(limit: u32, timeout: Duration) -> Result<Self> {
-        let is_limit = (1..=MOST_PERMITS).contains(&limit);
-        ensure(is_limit, "limit", "it must be between 1 and 10,000")?;
-        Ok(Self {
-            limit,
-            timeout_millis: lease_millis("timeout", timeout)?,
-        })
-    }
-
-    fn of(&self, call: Call) -> Call {
-        call.arg(self.limit).arg(self.timeout_millis)
-    }
+    timeout: Duration,
+) -> Result<Option<Token>> {
+    let token = Token::random();
+    let granted = wanting(call, &token, limit, timeout)?.asks(conn);
+    let granted = granted.map_err(|error| operation.unanswered(Some(&token), error));
+    Ok(in_one_slot(granted)?.then_some(token))
 }
 
 /// Converts the refusal of a cluster to an error in the name. The server checks the slots before it
