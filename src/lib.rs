@@ -149,7 +149,7 @@ pub use book::{
 };
 pub use cancel::Cancel;
 #[cfg(feature = "cluster")]
-pub use cluster::{Nodes, NodesBuilder};
+pub use cluster::Nodes;
 pub use error::{Error, ErrorContext, LostReason, Result};
 pub use event::Events;
 #[cfg(feature = "tracing")]

@@ -1,10 +1,10 @@
 //! Parses a node's reply to `CLUSTER SLOTS`.
 
-use std::{collections::HashMap, fmt, ops::RangeInclusive, sync::Arc};
+use std::{collections::HashMap, ops::RangeInclusive};
 
 use redis::Value;
 
-use crate::pool::Address;
+use crate::pool::{Address, AddressMap};
 
 /// The number of slots of a cluster.
 pub(super) const SLOTS: u16 = 16_384;
@@ -14,28 +14,6 @@ pub(super) fn read_address(text: &str) -> Option<Address> {
     let (host, port) = text.rsplit_once(':')?;
     let inner = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
     Some(Address::new(inner.unwrap_or(host), port.parse().ok()?))
-}
-
-type Translation = dyn Fn(&str, u16) -> (String, u16) + Send + Sync;
-
-/// Translates the address that a node announces into the one that reaches it from here.
-#[derive(Clone)]
-pub(super) struct AddressMap(pub(super) Arc<Translation>);
-
-impl AddressMap {
-    pub(super) fn reached(map: Option<&Self>, said: Address) -> Address {
-        let Some(Self(map)) = map else {
-            return said;
-        };
-        let (host, port) = map(&said.host, said.port);
-        Address { host, port }
-    }
-}
-
-impl fmt::Debug for AddressMap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AddressMap")
-    }
 }
 
 /// A node, by its permanent id.
@@ -119,6 +97,8 @@ fn read_number(value: Value) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn layout(answer: &str, address_map: Option<&AddressMap>) -> Option<Layout> {

@@ -18,13 +18,14 @@ use parking_lot::{Mutex, MutexGuard};
 use redis::{Client, Connection, RedisError, RedisResult, Value};
 
 use super::{
-    layout::{self, AddressMap, Layout},
+    layout::{self, Layout},
     slot_map::{ShardId, SlotMap, slot_of},
 };
 use crate::{
     error::{Error, Result, code, makes_no_sense},
     pool::{
-        Access, Address, MasterPlace, asked, last_that_may_pass, no_useful_answer, with_address,
+        Access, Address, AddressMap, MasterPlace, asked, last_that_may_pass, no_useful_answer,
+        with_address,
     },
     time::{self, Deadline},
 };

@@ -17,20 +17,17 @@ use std::{
 };
 
 use parking_lot::Mutex;
-#[cfg(feature = "tls-rustls")]
-use redis::TlsCertificates;
 use redis::{Client, Connection, ConnectionAddr, RedisError};
 
 use crate::{
     error::{Error, Operation, Result},
     name::LockName,
     pool::{
-        Access, Address, HOPS, Limits, LoginResult, MasterLocator, MasterPlace, Pool, PoolBuilder,
+        Access, Address, HOPS, Limits, MasterLocator, MasterPlace, Pool, PoolBuilder,
         PooledConnection, Process, failure, nodes_of,
     },
     time::{Backoff, Deadline},
 };
-use layout::AddressMap;
 use map::Map;
 pub(crate) use map::Redirect;
 pub(crate) use slot_map::ShardId;
@@ -80,7 +77,7 @@ struct Inner {
 }
 
 impl Nodes {
-    /// Creates the nodes with the defaults of [`NodesBuilder`], for a URL such as
+    /// Creates the nodes with the defaults of [`PoolBuilder`], for a URL such as
     /// `redis+cluster://10.0.0.1:7000,10.0.0.2:7000,10.0.0.3:7000`.
     ///
     /// Opens no connection and does not block. The URL
@@ -99,18 +96,13 @@ impl Nodes {
     /// assert!(matches!(nodes, Err(leasehold::Error::Invalid { argument: "url", .. })));
     /// ```
     pub fn connect(url: &str) -> Result<Self> {
-        Self::builder().connect(url)
-    }
-
-    /// Returns a builder for nodes with other time-outs, another pool size, or an address map.
-    pub fn builder() -> NodesBuilder {
-        NodesBuilder::default()
+        Pool::builder().connect_nodes(url)
     }
 
     /// Lends a connection to the master that has the lock with this name, by the key `lock:` and
     /// the name.
     ///
-    /// Returns within [`NodesBuilder::get_timeout`] (default 2 s). The lock's slot may move at any
+    /// Returns within [`PoolBuilder::get_timeout`] (default 2 s). The lock's slot may move at any
     /// time; then a function on the connection fails with [`Error::Redis`], whose code is `MOVED`,
     /// and has done nothing. [`run`](Self::run) follows the move.
     ///
@@ -148,7 +140,7 @@ impl Nodes {
     /// The closure is rerun only if it returns an [`Error::Redis`] with one of the codes `MOVED`,
     /// `ASK`, `TRYAGAIN`, `CLUSTERDOWN`, `MASTERDOWN` or `LOADING`: a function that returns such an
     /// error has done nothing. `run` follows at most five `MOVED`; after the other codes it pauses
-    /// for some milliseconds and retries until [`NodesBuilder::get_timeout`] is over. It never
+    /// for some milliseconds and retries until [`PoolBuilder::get_timeout`] is over. It never
     /// retries after an outcome that is [unknown](Error::Unknown). **If the closure calls two
     /// functions and the second is refused, the first is called twice.**
     ///
@@ -399,140 +391,57 @@ impl MasterLocator for ShardLocator {
     }
 }
 
-/// The settings of [`Nodes`], by value.
-///
-/// ```
-/// let nodes = leasehold::Nodes::builder()
-///     .max_size(4)
-///     .connect("redis+cluster://10.0.0.1:7000,10.0.0.2:7000,10.0.0.3:7000")?;
-/// # Ok::<(), leasehold::Error>(())
-/// ```
-#[derive(Clone, Debug, Default)]
-#[must_use]
-pub struct NodesBuilder {
-    pools: PoolBuilder,
-    address_map: Option<AddressMap>,
-}
-
-impl NodesBuilder {
-    /// The settings of the pools, and of the connections that ask for the map.
-    pub(crate) fn with_pools(pools: PoolBuilder) -> Self {
-        Self {
-            pools,
-            address_map: None,
-        }
-    }
-
-    /// Sets the greatest number of connections to each master, 1 to 10,000. Default 10.
-    pub fn max_size(mut self, connections: u32) -> Self {
-        self.pools = self.pools.max_size(connections);
-        self
-    }
-
-    /// Bounds [`Nodes::get_for`], including asking the nodes, the wait while all connections are
-    /// lent, and the time to connect; and the retries of [`Nodes::run`] after a node's refusal. A
-    /// node that cannot be reached is an error at once. 1 ms to 24 h, default 2 s.
-    pub fn get_timeout(mut self, timeout: Duration) -> Self {
-        self.pools = self.pools.get_timeout(timeout);
-        self
-    }
-
-    /// Like [`PoolBuilder::connect_timeout`]; it also bounds asking the nodes for the map. 1 ms to
-    /// 24 h, default 2 s.
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.pools = self.pools.connect_timeout(timeout);
-        self
-    }
-
-    /// Like [`PoolBuilder::io_timeout`]. 1 ms to 24 h, default 2 s.
-    pub fn io_timeout(mut self, timeout: Duration) -> Self {
-        self.pools = self.pools.io_timeout(timeout);
-        self
-    }
-
-    /// Like [`PoolBuilder::login`], for all nodes.
-    pub fn login(
-        mut self,
-        user_and_password: impl Fn() -> LoginResult + Send + Sync + 'static,
-    ) -> Self {
-        self.pools = self.pools.login(user_and_password);
-        self
-    }
-
-    /// Like [`PoolBuilder::certificates`], for all nodes.
-    #[cfg(feature = "tls-rustls")]
-    pub fn certificates(mut self, certificates: TlsCertificates) -> Self {
-        self.pools = self.pools.certificates(certificates);
-        self
-    }
-
-    /// Maps the host and port that a node announces to those that reach it from here. Default: no
-    /// mapping.
+impl PoolBuilder {
+    /// Builds a pool for each master of a cluster, for a URL as for [`Nodes::connect`]. Opens no
+    /// connection and does not block.
     ///
-    /// For a cluster behind network address translation or in containers; and with TLS, if the
-    /// certificates contain names, or if the nodes announce their ports without TLS (`tls-cluster
-    /// no`).
-    ///
-    /// The closure must return the same result for the same node each time, return an unknown
-    /// node's pair unchanged, and not block. It is not applied to the nodes in the URL.
-    ///
-    /// ```
-    /// let nodes = leasehold::Nodes::builder()
-    ///     .address_map(|host, port| match host {
-    ///         "172.18.0.2" => (String::from("redis.example.org"), port + 1_000),
-    ///         host => (host.to_owned(), port),
-    ///     })
-    ///     .connect("redis+cluster://redis.example.org:8000")?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    pub fn address_map(
-        mut self,
-        map: impl Fn(&str, u16) -> (String, u16) + Send + Sync + 'static,
-    ) -> Self {
-        self.address_map = Some(AddressMap(Arc::new(map)));
-        self
-    }
-
-    /// Builds the nodes for a URL, as for [`Nodes::connect`]. Opens no connection and does not
-    /// block.
+    /// Here `get_timeout` bounds [`Nodes::get_for`], including asking the nodes, and the retries of
+    /// [`Nodes::run`] after a node's refusal, and `connect_timeout` also asking the nodes.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the URL is not valid, or a size or a time-out is outside its limits.
-    pub fn connect(self, url: &str) -> Result<Nodes> {
-        self.build(&nodes_of(url)?)
+    ///
+    /// ```
+    /// let nodes = leasehold::Pool::builder()
+    ///     .max_size(4)
+    ///     .connect_nodes("redis+cluster://10.0.0.1:7000,10.0.0.2:7000,10.0.0.3:7000")?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn connect_nodes(self, url: &str) -> Result<Nodes> {
+        self.build_on_nodes(&nodes_of(url)?)
     }
 
-    /// Builds the nodes of a cluster from clients, for settings that a URL cannot express. Opens no
-    /// connection and does not block.
+    /// Like [`connect_nodes`](Self::connect_nodes) for clients, for settings that a URL cannot
+    /// express. Opens no connection and does not block.
     ///
     /// The settings of the first client (password, TLS) are used for all nodes. The other clients
     /// only give their addresses.
     ///
     /// # Errors
-    /// As for [`connect`](Self::connect), and if there is no client, one does not use TCP, or one
-    /// has a database other than 0, the only one of a cluster.
+    /// As for [`connect_nodes`](Self::connect_nodes), and if there is no client, one does not use
+    /// TCP, or one has a database other than 0, the only one of a cluster.
     ///
     /// ```
-    /// use leasehold::{Nodes, redis::Client};
+    /// use leasehold::{Pool, redis::Client};
     ///
     /// let some = ["10.0.0.1", "10.0.0.2"]
     ///     .map(|host| Client::open(format!("redis://:password@{host}:7000/")).unwrap());
-    /// let nodes = Nodes::builder().build(&some)?;
+    /// let nodes = Pool::builder().build_on_nodes(&some)?;
     /// # Ok::<(), leasehold::Error>(())
     /// ```
-    pub fn build(self, nodes: &[Client]) -> Result<Nodes> {
-        self.pools.check()?;
+    pub fn build_on_nodes(self, nodes: &[Client]) -> Result<Nodes> {
+        self.check()?;
         let seeds = nodes.iter().map(address_of).collect::<Result<Vec<_>>>()?;
         let first = nodes.first();
         let first = first.ok_or_else(|| Error::invalid("nodes", "at least one is required"))?;
-        let access = self.pools.access(first)?;
-        let limit = self.pools.limits().connect;
+        let access = self.access(first)?;
+        let (limit, address_map) = (self.limits().connect, self.address_map.clone());
         Ok(Nodes {
             inner: Arc::new(Inner {
                 process: Process::current(),
-                map: Arc::new(Map::new(access.clone(), seeds, self.address_map, limit)),
+                map: Arc::new(Map::new(access.clone(), seeds, address_map, limit)),
                 pools: PerShard::default(),
-                settings: self.pools,
+                settings: self,
                 access,
             }),
         })

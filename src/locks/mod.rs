@@ -32,7 +32,7 @@ pub use set::{Leases, LockSet};
 use std::sync::Arc;
 
 #[cfg(feature = "cluster")]
-use crate::cluster::{Nodes, NodesBuilder};
+use crate::cluster::Nodes;
 use crate::{
     error::Result,
     name::LockName,
@@ -117,10 +117,7 @@ impl Locks {
     pub fn connect_with(url: &str, settings: PoolBuilder) -> Result<Self> {
         match Target::of(url)? {
             #[cfg(feature = "cluster")]
-            Target::Nodes(nodes) => {
-                let nodes = NodesBuilder::with_pools(settings).build(&nodes)?;
-                Ok(Self::on_nodes(&nodes))
-            }
+            Target::Nodes(nodes) => Ok(Self::on_nodes(&settings.build_on_nodes(&nodes)?)),
             target => Self::new(&settings.build_at(target)?),
         }
     }

@@ -9,6 +9,8 @@
 //! locked, and `known` within it briefly. A thread that need not ask does not wait for `asking`. No
 //! other lock of the library is taken meanwhile.
 
+#[cfg(feature = "cluster")]
+mod address_map;
 mod connector;
 mod dial;
 mod login;
@@ -37,13 +39,15 @@ use crate::{
     wire::{Finished, bounding},
 };
 #[cfg(feature = "cluster")]
+pub(crate) use address_map::AddressMap;
+#[cfg(feature = "cluster")]
 pub(crate) use connector::{Address, CLOCK_SKEW, MasterLocator, MasterPlace};
 pub(crate) use connector::{Connector, Epoch, Limits, Opened, Process};
 use dial::set_timeouts;
 #[cfg(feature = "cluster")]
 pub(crate) use dial::{asked, with_address};
 #[cfg(feature = "cluster")]
-pub(crate) use login::{Access, LoginResult};
+pub(crate) use login::Access;
 use manager::{Lendable, Manager, PoolState};
 pub(crate) use reasons::{failure, is_unknown_command};
 #[cfg(feature = "cluster")]

@@ -7,6 +7,8 @@ use redis::Client;
 #[cfg(feature = "tls-rustls")]
 use redis::TlsCertificates;
 
+#[cfg(feature = "cluster")]
+use super::address_map::AddressMap;
 #[cfg(feature = "tls-rustls")]
 use super::tls::with_certificates;
 use super::{
@@ -49,6 +51,8 @@ pub struct PoolBuilder {
     login: Option<LoginFunction>,
     #[cfg(feature = "tls-rustls")]
     certificates: Option<TlsCertificates>,
+    #[cfg(feature = "cluster")]
+    pub(crate) address_map: Option<AddressMap>,
 }
 
 impl Default for PoolBuilder {
@@ -62,6 +66,8 @@ impl Default for PoolBuilder {
             login: None,
             #[cfg(feature = "tls-rustls")]
             certificates: None,
+            #[cfg(feature = "cluster")]
+            address_map: None,
         }
     }
 }
@@ -170,6 +176,34 @@ impl PoolBuilder {
     #[cfg(feature = "tls-rustls")]
     pub fn certificates(mut self, certificates: TlsCertificates) -> Self {
         self.certificates = Some(certificates);
+        self
+    }
+
+    /// Maps the host and port that a node of a cluster announces to those that reach it from here.
+    /// Default: no mapping.
+    ///
+    /// For a cluster behind network address translation or in containers; and with TLS, if the
+    /// certificates contain names, or if the nodes announce their ports without TLS (`tls-cluster
+    /// no`).
+    ///
+    /// The closure must return the same result for the same node each time, return an unknown
+    /// node's pair unchanged, and not block. It is not applied to the nodes in the URL.
+    ///
+    /// ```
+    /// let nodes = leasehold::Pool::builder()
+    ///     .address_map(|host, port| match host {
+    ///         "172.18.0.2" => (String::from("redis.example.org"), port + 1_000),
+    ///         host => (host.to_owned(), port),
+    ///     })
+    ///     .connect_nodes("redis+cluster://redis.example.org:8000")?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    #[cfg(feature = "cluster")]
+    pub fn address_map(
+        mut self,
+        map: impl Fn(&str, u16) -> (String, u16) + Send + Sync + 'static,
+    ) -> Self {
+        self.address_map = Some(AddressMap(Arc::new(map)));
         self
     }
 

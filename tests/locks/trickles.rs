@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Cancel, Error, Lease, Lock, Locks, Nodes, Pool, PoolBuilder, Result};
+use leasehold::{Cancel, Error, Lease, Lock, Locks, Pool, PoolBuilder, Result};
 use redis::{Commands, Pipeline};
 
 use crate::common::{
@@ -63,14 +63,7 @@ fn nothing_that_trickles_from_the_start_holds_a_call() {
         format!("redis+cluster://{at}/"),
     ];
     at_once(urls, |url| {
-        let locks = if url.contains("cluster") {
-            let nodes = Nodes::builder()
-                .get_timeout(TIME_OUT)
-                .connect_timeout(TIME_OUT);
-            Locks::on_nodes(&nodes.io_timeout(TIME_OUT).connect(&url).unwrap())
-        } else {
-            Locks::connect_with(&url, settings()).unwrap()
-        };
+        let locks = Locks::connect_with(&url, settings()).unwrap();
         let limit = TIME_OUT + SLACK;
         let lock = locks.lock("a");
         let (tried, took) = ends(&url, move || lock.try_acquire());

@@ -10,7 +10,7 @@ use std::{
 };
 
 use leasehold::{
-    Error, Nodes, NodesBuilder, Result, Token, acquire_lock_with_timeout, commit_while_held,
+    Error, Nodes, Pool, PoolBuilder, Result, Token, acquire_lock_with_timeout, commit_while_held,
     release_lock, transaction_while_held, transaction_with_lock, with_lock,
 };
 use redis::{Commands, ConnectionLike, Value};
@@ -66,7 +66,7 @@ struct Work {
 impl Work {
     fn on(cluster: &Cluster, tag: &str) -> Self {
         Self::with(
-            Nodes::builder().get_timeout(GET).io_timeout(IO),
+            Pool::builder().get_timeout(GET).io_timeout(IO),
             cluster,
             tag,
         )
@@ -74,13 +74,13 @@ impl Work {
 
     /// For calls that must not time out.
     fn patient(cluster: &Cluster, tag: &str) -> Self {
-        let builder = Nodes::builder().get_timeout(LONG).io_timeout(LONG);
+        let builder = Pool::builder().get_timeout(LONG).io_timeout(LONG);
         Self::with(builder.connect_timeout(LONG), cluster, tag)
     }
 
-    fn with(builder: NodesBuilder, cluster: &Cluster, tag: &str) -> Self {
+    fn with(builder: PoolBuilder, cluster: &Cluster, tag: &str) -> Self {
         Self {
-            nodes: builder.connect(&cluster.url()).unwrap(),
+            nodes: builder.connect_nodes(&cluster.url()).unwrap(),
             tag: tag.to_owned(),
             lock: format!("{{{tag}}}:lock"),
             count: format!("{{{tag}}}:count"),

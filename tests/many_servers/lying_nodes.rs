@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Locks, Nodes, NodesBuilder, Result, acquire_lock_with_timeout};
+use leasehold::{Error, Locks, Nodes, Pool, PoolBuilder, Result, acquire_lock_with_timeout};
 use parking_lot::Mutex;
 
 use crate::common::{
@@ -129,26 +129,26 @@ fn halves(set: Option<&'static str>, says: impl Fn(u16) -> String) -> (Fake, Fak
     (a, b)
 }
 
-fn builder() -> NodesBuilder {
-    Nodes::builder()
+fn builder() -> PoolBuilder {
+    Pool::builder()
         .get_timeout(LIMIT)
         .connect_timeout(LIMIT / 2)
         .io_timeout(LIMIT)
 }
 
 fn nodes_of(ports: &[u16]) -> Nodes {
-    builder().connect(&url_of(ports)).unwrap()
+    builder().connect_nodes(&url_of(ports)).unwrap()
 }
 
 /// For connections that open soon or not at all, and calls that may take long.
-fn patient_builder() -> NodesBuilder {
+fn patient_builder() -> PoolBuilder {
     builder().get_timeout(LONG).io_timeout(LONG)
 }
 
 /// No counted attempt is skipped because of time limits.
 fn patient_nodes_of(ports: &[u16]) -> Nodes {
     let builder = patient_builder().connect_timeout(LONG);
-    builder.connect(&url_of(ports)).unwrap()
+    builder.connect_nodes(&url_of(ports)).unwrap()
 }
 
 fn url_of(ports: &[u16]) -> String {
@@ -274,7 +274,9 @@ fn a_node_that_is_not_a_master_gets_no_connection() {
     let said = Said::new("+OK\r\n");
     let node = said.by_a_node();
     said.now(|words| (words.slots, words.role) = (all_at(node.port()), "slave"));
-    let nodes = patient_builder().connect(&url_of(&[node.port()])).unwrap();
+    let nodes = patient_builder()
+        .connect_nodes(&url_of(&[node.port()]))
+        .unwrap();
     let refused = text(refused(&nodes));
     assert!(refused.contains("is a replica"), "{refused}");
     assert_eq!(attempts(&node), 0);
@@ -294,7 +296,9 @@ fn a_nodes_refusal_is_reported_even_if_the_last_retry_is_too_late() {
         says.answer(command, before)
     });
     said.now(|words| (words.slots, words.role) = (all_at(node.port()), "slave"));
-    let nodes = patient_builder().connect(&url_of(&[node.port()])).unwrap();
+    let nodes = patient_builder()
+        .connect_nodes(&url_of(&[node.port()]))
+        .unwrap();
     let refused = text(refused(&nodes));
     assert!(refused.contains("is a replica"), "{refused}");
 }

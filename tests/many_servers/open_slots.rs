@@ -8,7 +8,7 @@ use std::{
 };
 
 use leasehold::{
-    Error, Locks, Nodes, Options, Result, Token, acquire_lock_with_timeout, recipes::mutex,
+    Error, Locks, Nodes, Options, Pool, Result, Token, acquire_lock_with_timeout, recipes::mutex,
     release_lock, transaction_with_lock, with_lock,
 };
 use redis::{Commands, Connection};
@@ -35,8 +35,8 @@ impl Open {
         let cluster = shared();
         let tag = cluster.tag(0, begins).unwrap();
         let connect = |get| {
-            let builder = Nodes::builder().get_timeout(get).io_timeout(LONG);
-            builder.connect(&cluster.url()).unwrap()
+            let builder = Pool::builder().get_timeout(get).io_timeout(LONG);
+            builder.connect_nodes(&cluster.url()).unwrap()
         };
         Self {
             nodes: connect(LONG),
@@ -165,8 +165,8 @@ fn a_free_lock_in_an_open_slot_is_refused_in_time_and_leaves_nothing() {
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn in_an_open_slot_a_commit_under_a_mutex_is_done_and_any_other_is_refused() {
     let mut open = Open::closed_yet("commit");
-    let pool = Nodes::builder().get_timeout(GET).io_timeout(GET);
-    let nodes = pool.connect(&open.cluster.url()).unwrap();
+    let pool = Pool::builder().get_timeout(GET).io_timeout(GET);
+    let nodes = pool.connect_nodes(&open.cluster.url()).unwrap();
     let locks = Locks::on_nodes(&nodes).with(Options::new().lease(12 * LONG));
     let [count, mutex, reentrant, read, write, permit] =
         ["count", "m", "e", "r", "w", "p"].map(|name| open.named(name));

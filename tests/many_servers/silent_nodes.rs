@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Nodes, acquire_lock_with_timeout, recipes::Hold, release_lock};
+use leasehold::{Error, Nodes, Pool, acquire_lock_with_timeout, recipes::Hold, release_lock};
 
 use crate::common::{Cluster, MS, SLACK, hold::comes_true};
 
@@ -43,8 +43,8 @@ fn work(nodes: &Nodes, tag: &str, over: &AtomicBool) -> (Duration, usize) {
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn calls_stay_within_their_deadline_while_masters_are_frozen_or_killed() {
     let mut cluster = Cluster::start().unwrap();
-    let builder = Nodes::builder().get_timeout(GET).io_timeout(IO).max_size(4);
-    let nodes = builder.connect(&cluster.url()).unwrap();
+    let builder = Pool::builder().get_timeout(GET).io_timeout(IO).max_size(4);
+    let nodes = builder.connect_nodes(&cluster.url()).unwrap();
     let tags = [0, 1, 2].map(|master| cluster.tag(master, "silent").unwrap());
     let (over, results) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     thread::scope(|scope| {
@@ -97,8 +97,8 @@ fn a_required_replica_refuses_a_silent_masters_grant_to_a_plain_function() {
     let cluster = Cluster::planned(Duration::from_millis(500), false).unwrap();
     let tag = cluster.tag(0, "late").unwrap();
     let name = &format!("{{{tag}}}");
-    let patient = Nodes::builder().io_timeout(Duration::from_secs(30));
-    let patient = patient.connect(&cluster.url()).unwrap();
+    let patient = Pool::builder().io_timeout(Duration::from_secs(30));
+    let patient = patient.connect_nodes(&cluster.url()).unwrap();
     let mut conn = patient.get_for(name).unwrap();
     let lease = Duration::from_mins(1);
     cluster.nodes[0].freeze().unwrap();

@@ -6,7 +6,7 @@ use std::{
 };
 
 use leasehold::{
-    Error, LostReason, Nodes, Owner, Renewal, Token, Watchdog, acquire_lock_with_timeout,
+    Error, LostReason, Nodes, Owner, Pool, Renewal, Token, Watchdog, acquire_lock_with_timeout,
     recipes::{Hold, reentrant},
     release_lock,
 };
@@ -135,9 +135,9 @@ fn a_lock_survives_a_slot_that_is_open_for_less_than_its_lease() {
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn a_lock_survives_failovers_and_a_silent_shard_delays_no_other() {
     let mut cluster = Cluster::start().unwrap();
-    let nodes = Nodes::builder()
+    let nodes = Pool::builder()
         .io_timeout(500 * MS)
-        .connect(&cluster.url())
+        .connect_nodes(&cluster.url())
         .unwrap();
     let watchdog = Watchdog::on_nodes(&nodes);
     let names = names(&cluster, "dog");

@@ -1,7 +1,7 @@
 //! `PoolBuilder::certificates`: a CA and a client certificate, with every kind of URL.
 
 use leasehold::{
-    Error, Locks, Nodes, Pool, PoolBuilder,
+    Error, Locks, Pool, PoolBuilder,
     redis::{ClientTlsConfig, TlsCertificates},
 };
 
@@ -74,8 +74,8 @@ fn all_nodes_of_a_cluster_get_the_same_certificates() {
     };
     let url = format!("rediss+cluster://localhost:{}", cluster.nodes[0].1);
     let certificates = || certificates(&cluster.files);
-    let nodes = Nodes::builder().certificates(certificates());
-    locks_everywhere(&nodes.address_map(to_localhost).connect(&url).unwrap());
+    let nodes = Pool::builder().certificates(certificates());
+    locks_everywhere(&nodes.address_map(to_localhost).connect_nodes(&url).unwrap());
     // The node in the URL is reached by its name. It reports other nodes by their addresses, which
     // the certificates do not cover.
     let locks = Locks::connect_with(&url, by(certificates())).unwrap();

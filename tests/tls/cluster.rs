@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Locks, Nodes, acquire_lock_with_timeout, redis, release_lock};
+use leasehold::{Error, Locks, Nodes, Pool, acquire_lock_with_timeout, redis, release_lock};
 use redis::Client;
 
 use crate::{
@@ -152,23 +152,23 @@ fn a_tls_cluster_is_used_under_its_certificates_names() {
     let Some(cluster) = TlsCluster::start(true) else {
         return;
     };
-    let builder = || Nodes::builder().get_timeout(LIMIT / 5);
+    let builder = || Pool::builder().get_timeout(LIMIT / 5);
     let nodes = builder()
         .address_map(to_localhost)
-        .build(&[cluster.seed()])
+        .build_on_nodes(&[cluster.seed()])
         .unwrap();
     locks_everywhere(&nodes);
     // Without the mapped names the certificates are refused; with a URL too, because the system
     // does not know the CA.
     let url = format!("rediss+cluster://localhost:{}", cluster.nodes[0].1);
-    let unnamed = builder().build(&[cluster.seed()]).unwrap();
-    for nodes in [unnamed, builder().connect(&url).unwrap()] {
+    let unnamed = builder().build_on_nodes(&[cluster.seed()]).unwrap();
+    for nodes in [unnamed, builder().connect_nodes(&url).unwrap()] {
         let refused = format!("{:#}", anyhow::Error::from(nodes.get_for("a").unwrap_err()));
         assert!(refused.contains("certificate"), "{refused}");
     }
     // A client without TLS gets the plain ports.
     let plain = format!("redis+cluster://127.0.0.1:{}", cluster.nodes[0].0.port());
-    locks_everywhere(&builder().connect(&plain).unwrap());
+    locks_everywhere(&builder().connect_nodes(&plain).unwrap());
 }
 
 /// It reports the plain ports to all clients.
@@ -178,14 +178,14 @@ fn a_cluster_without_internal_tls_is_used_through_mapped_ports() {
         return;
     };
     let builder = || {
-        Nodes::builder()
+        Pool::builder()
             .get_timeout(LIMIT / 5)
             .connect_timeout(LIMIT / 10)
     };
     let asked = Instant::now();
     let error = builder()
         .address_map(to_localhost)
-        .build(&[cluster.seed()])
+        .build_on_nodes(&[cluster.seed()])
         .unwrap()
         .get_for("a")
         .unwrap_err();
@@ -198,7 +198,7 @@ fn a_cluster_without_internal_tls_is_used_through_mapped_ports() {
     locks_everywhere(
         &builder()
             .address_map(mapped)
-            .build(&[cluster.seed()])
+            .build_on_nodes(&[cluster.seed()])
             .unwrap(),
     );
 }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Error, Lease, Lock, Locks, Nodes, Options};
+use leasehold::{Error, Lease, Lock, Locks, Nodes, Options, Pool};
 use redis::Commands;
 
 use super::{connect, key, kinds, moving::Moved, mutex, patient};
@@ -69,7 +69,7 @@ fn all_leases_are_renewed_after_a_slot_moved_while_all_connections_are_lent() {
         user.exec(&mut node.connection().unwrap()).unwrap();
     }
     let url = cluster.url().replace("://", "://lends:all@");
-    let nodes = Nodes::builder().max_size(2).connect(&url).unwrap();
+    let nodes = Pool::builder().max_size(2).connect_nodes(&url).unwrap();
     let locks = Locks::on_nodes(&nodes).with(Options::new().lease(1_500 * MS));
     let (goes, stays) = (
         cluster.tag(0, "away").unwrap(),

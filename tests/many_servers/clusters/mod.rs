@@ -11,7 +11,7 @@ mod sets;
 mod silent;
 mod undisturbed;
 
-use leasehold::{Lock, Locks, Nodes};
+use leasehold::{Lock, Locks, Nodes, Pool};
 
 use crate::common::{Cluster, LONG};
 
@@ -48,7 +48,7 @@ fn patient(cluster: &Cluster) -> Locks {
 }
 
 pub(crate) fn patient_nodes(cluster: &Cluster) -> Nodes {
-    let builder = Nodes::builder().get_timeout(LONG).io_timeout(LONG);
-    let nodes = builder.connect_timeout(LONG).connect(&cluster.url());
+    let builder = Pool::builder().get_timeout(LONG).io_timeout(LONG);
+    let nodes = builder.connect_timeout(LONG).connect_nodes(&cluster.url());
     nodes.unwrap()
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use leasehold::{
-    Committed, Error, Events, Locks, LostReason, Nodes, Once, Options, Owner, RenewalState, event,
+    Committed, Error, Events, Locks, LostReason, Once, Options, Owner, Pool, RenewalState, event,
 };
 use redis::Commands;
 
@@ -278,9 +278,9 @@ fn the_access_list_of_a_node_needs_its_row() {
                 .exec(&mut node.connection().unwrap())
                 .unwrap();
         }
-        let builder = Nodes::builder().connect_timeout(limit).get_timeout(limit);
+        let builder = Pool::builder().connect_timeout(limit).get_timeout(limit);
         let url = cluster.url().replace("://", "://app:secret@");
-        let locks = Locks::on_nodes(&builder.connect(&url).unwrap());
+        let locks = Locks::on_nodes(&builder.connect_nodes(&url).unwrap());
         locks.lock(name).try_acquire().is_ok_and(|it| it.is_some())
     };
     let work = rules("`mutex::try_acquire`,");

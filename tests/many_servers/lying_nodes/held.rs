@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use leasehold::{Error, Lease, Locks, Nodes, NodesBuilder, Options, Result};
+use leasehold::{Error, Lease, Locks, Options, Pool, PoolBuilder, Result};
 
 use super::{
     LIMIT, SLOT, Said, all_at, half_at, halves, master_and_replica_at, patient_builder, url_of,
@@ -28,12 +28,12 @@ impl Ring {
         Self::with(code, patient_builder().connect_timeout(LONG))
     }
 
-    fn with(code: &str, builder: NodesBuilder) -> Self {
+    fn with(code: &str, builder: PoolBuilder) -> Self {
         let nodes = halves(Some("+OK\r\n"), |to| {
             format!("-{code} {SLOT} 127.0.0.1:{to}\r\n")
         });
         let url = url_of(&[nodes.0.port(), nodes.1.port()]);
-        let locks = Locks::on_nodes(&builder.connect(&url).unwrap());
+        let locks = Locks::on_nodes(&builder.connect_nodes(&url).unwrap());
         let locks = locks.with(Options::new().fencing(false));
         Self { nodes, locks }
     }
@@ -134,9 +134,9 @@ fn a_redirected_drop_stays_within_its_time_limit() {
     let halves = half_at(here.port(), there.port());
     other.now(|words| words.slots = halves.clone());
     one.now(|words| (words.slots, words.set) = (halves, Some("+OK\r\n")));
-    let builder = Nodes::builder().max_size(1).io_timeout(LONG);
+    let builder = Pool::builder().max_size(1).io_timeout(LONG);
     let url = format!("redis+cluster://127.0.0.1:{}", here.port());
-    let nodes = builder.connect(&url).unwrap();
+    let nodes = builder.connect_nodes(&url).unwrap();
     let drop_timeout = 1_000 * MS;
     let options = Options::new().fencing(false).drop_timeout(drop_timeout);
     let locks = Locks::on_nodes(&nodes).with(options);
@@ -187,7 +187,7 @@ fn a_lease_is_renewed_at_its_new_shard_after_the_old_one_is_gone() {
     let (here, there) = (one.by_a_node(), other.by_a_node());
     one.now(|words| (words.slots, words.set) = (all_at(here.port()), Some("+OK\r\n")));
     other.now(|words| words.slots = all_at(there.port()));
-    let nodes = patient_builder().connect(&url_of(&[here.port(), there.port()]));
+    let nodes = patient_builder().connect_nodes(&url_of(&[here.port(), there.port()]));
     let locks = Locks::on_nodes(&nodes.unwrap());
     let lease = 2_000 * MS;
     let options = Options::new().fencing(false).lease(lease);
@@ -216,7 +216,9 @@ fn a_renewal_that_may_have_run_is_unknown_after_a_redirect_to_nowhere() {
         words.slots = master_and_replica_at(node.port(), gone.number());
         words.set = Some("+OK\r\n");
     });
-    let nodes = patient_builder().connect(&url_of(&[node.port()])).unwrap();
+    let nodes = patient_builder()
+        .connect_nodes(&url_of(&[node.port()]))
+        .unwrap();
     let locks = Locks::on_nodes(&nodes).with(Options::new().fencing(false));
     let lease = locks.lock("a").acquire(LONG).unwrap();
     // By now the watchdog has read it, and no renewal is due.

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, thread, time::Instant};
 
-use leasehold::{Error, Locks, Nodes, Options};
+use leasehold::{Error, Locks, Options, Pool};
 use parking_lot::Mutex;
 
 use super::{
@@ -221,8 +221,8 @@ fn the_servers_refusal_is_the_error_if_no_connection_is_left_to_retry() {
     let said = Said::new("");
     said.now(|words| words.slots = all_at(server.port()));
     let node = said.by_a_node();
-    let nodes = Nodes::builder().max_size(1).get_timeout(LIMIT);
-    let nodes = nodes.connect(&format!("redis+cluster://127.0.0.1:{}", node.port()));
+    let nodes = Pool::builder().max_size(1).get_timeout(LIMIT);
+    let nodes = nodes.connect_nodes(&format!("redis+cluster://127.0.0.1:{}", node.port()));
     let nodes = &nodes.unwrap();
     let (over, is_over) = std::sync::mpsc::channel::<()>();
     let mut waits = Some(move || {
@@ -267,7 +267,7 @@ fn an_announced_node_is_reached_through_the_address_map() {
         "b.nat" => (String::from("127.0.0.1"), ports[1]),
         host => (host.to_owned(), port),
     });
-    let nodes = nodes.connect(&format!("redis+cluster://127.0.0.1:{}", a.port()));
+    let nodes = nodes.connect_nodes(&format!("redis+cluster://127.0.0.1:{}", a.port()));
     let nodes = nodes.unwrap();
     // On a slow machine the map is fetched again, with the same result.
     assert!((0..5).any(|_| matches!(acquire(&nodes), Ok(true))));

@@ -22,11 +22,11 @@ pub(crate) enum Lent {
 impl Reach {
     pub(super) fn of(plan: &Plan) -> Result<Self> {
         if plan.topology == Topology::Cluster {
-            let nodes = Nodes::builder()
+            let nodes = Pool::builder()
                 .max_size(plan.pool)
                 .io_timeout(IO_TIMEOUT)
                 .connect_timeout(IO_TIMEOUT);
-            return nodes.connect(&plan.url).map(Self::Nodes);
+            return nodes.connect_nodes(&plan.url).map(Self::Nodes);
         }
         let pool = Pool::builder()
             .max_size(plan.pool)
