@@ -150,16 +150,12 @@ impl Session {
             Some(Failure::LostRequest) => return None,
             Some(Failure::LostReply) | None => {}
         }
-        let now = stand_in.now();
-        let executed = stand_in
-            .state
-            .store
-            .lock()
-            .execute(&watched, &commands, now);
-        let Some((replies, changed)) = executed else {
+        let (executed, changed) =
+            stand_in.in_store(|store, now| store.execute(&watched, &commands, now));
+        stand_in.notify_changed(changed);
+        let Some(replies) = executed else {
             return Some(Value::Nil);
         };
-        stand_in.notify_changed(changed);
         failure.is_none().then_some(Value::Array(replies))
     }
 }
@@ -167,8 +163,7 @@ impl Session {
 impl StandIn {
     /// Executes a command outside a transaction.
     fn command(&self, words: &Words) -> Value {
-        let now = self.now();
-        let (reply, changed) = self.state.store.lock().command(words, now);
+        let (reply, changed) = self.in_store(|store, now| store.command(words, now));
         self.notify_changed(changed);
         reply
     }

@@ -88,14 +88,13 @@ impl Renewals for StandIn {
         let sent = self.state.clock.now();
         let mut changed = Vec::new();
         let replies = calls.iter().map(|call| match self.run(call) {
-            Some(ran) => {
+            Some((answer, keys)) => {
                 // A server does not notify a connection of its own renewals. Releases wake the
                 // waiters.
-                changed.extend(
-                    ran.changed
-                        .filter(|_| call.parts().0.starts_with("RELEASE")),
-                );
-                renewal_reply(ran.answer, sent)
+                if call.parts().0.starts_with("RELEASE") {
+                    changed.extend(keys);
+                }
+                renewal_reply(answer, sent)
             }
             None => (
                 RenewalAnswer::Unanswered,

@@ -1,6 +1,7 @@
 //! The stand-in's state: its locks and data, its clock and its observers.
 
 use std::{
+    mem,
     net::{SocketAddr, TcpStream},
     sync::{
         Arc, Weak,
@@ -10,11 +11,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redis::RedisError;
+use redis::{RedisError, RedisResult, Value};
 
 use super::{
     failing::{Action, Failing, Failure},
-    store::{Execution, Now, Store, name_of, server_error},
+    store::{Now, Store, name_of, server_error},
 };
 use crate::{
     error::{Error, Result},
@@ -98,13 +99,11 @@ impl StandIn {
         name: &str,
         disturb: impl Fn(&mut Store, &str, Now) -> bool,
     ) -> bool {
-        let (now, mut store) = (self.now(), self.state.store.lock());
-        let keys = store.keys_of(name);
-        let mut was_any = false;
-        for key in &keys {
-            was_any |= disturb(&mut store, key, now);
-        }
-        drop(store);
+        let ((keys, was_any), _) = self.in_store(|store, now| {
+            let keys = store.keys_of(name);
+            let held = keys.iter().filter(|key| disturb(store, key, now)).count();
+            (keys, held > 0)
+        });
         if self.is_there() {
             for key in &keys {
                 self.for_each_observer(|observer| observer.changed(key));
@@ -114,33 +113,35 @@ impl StandIn {
         was_any
     }
 
-    /// Runs a call, unless a test makes it fail. `None`: the server is unreachable.
-    pub(super) fn run(&self, call: &Call) -> Option<Execution> {
+    /// Returns the result and the keys that have changed.
+    pub(super) fn in_store<T>(&self, run: impl FnOnce(&mut Store, Now) -> T) -> (T, Vec<String>) {
+        let mut store = self.state.store.lock();
+        let done = run(&mut store, self.now());
+        (done, mem::take(&mut store.changed))
+    }
+
+    /// Runs a call, unless a test makes it fail. Returns the reply and the keys that have changed.
+    /// `None`: the server is unreachable.
+    pub(super) fn run(&self, call: &Call) -> Option<(RedisResult<Value>, Vec<String>)> {
         if !self.is_there() {
             return None;
         }
         let (script, words) = call.parts();
         let lock = name_of(words.first().copied().unwrap_or_default());
         let failure = self.failure(Action::of(script), lock);
-        let refused = |answer| Execution {
-            answer,
-            changed: None,
-        };
+        let run = || self.in_store(|store, now| store.run(script, &words, now));
         Some(match failure {
-            Some(Failure::Refused(error)) => refused(server_error(error).extract_error()),
-            Some(Failure::LostRequest) => refused(Err(no_reply())),
-            Some(Failure::LostReply) => Execution {
-                answer: Err(no_reply()),
-                ..self.state.store.lock().run((script, words), self.now())
-            },
-            None => self.state.store.lock().run((script, words), self.now()),
+            Some(Failure::Refused(error)) => (server_error(error).extract_error(), Vec::new()),
+            Some(Failure::LostRequest) => (Err(no_reply()), Vec::new()),
+            Some(Failure::LostReply) => (Err(no_reply()), run().1),
+            None => run(),
         })
     }
 
-    /// Returns the reply and the key that has changed.
-    pub(super) fn ask_for(&self, call: &Call, tracked: bool) -> Result<(Reply, Option<String>)> {
+    /// Returns the reply and the keys that have changed.
+    pub(super) fn ask_for(&self, call: &Call, tracked: bool) -> Result<(Reply, Vec<String>)> {
         let sent = self.state.clock.now();
-        let Execution { answer, changed } = self.run(call).ok_or_else(disconnected)?;
+        let (answer, changed) = self.run(call).ok_or_else(disconnected)?;
         let reply = Reply {
             tracked: tracked && answer.is_ok(),
             answer,

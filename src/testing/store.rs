@@ -28,6 +28,8 @@ pub(super) struct Store {
     used: HashSet<String>,
     /// The previous state of each key that the last writes changed.
     undo: VecDeque<Before>,
+    /// The keys that have changed, until the observers are notified.
+    pub(super) changed: Vec<String>,
     /// The number of changes of each key.
     changes: HashMap<String, u64>,
     /// The test's function that replies to commands, if there is one.
@@ -107,42 +109,27 @@ struct RunMark {
     end: Nanos,
 }
 
-/// The reply to a call, and the key of the lock that the call has changed.
-#[derive(Debug)]
-pub(super) struct Execution {
-    pub(super) answer: RedisResult<Value>,
-    pub(super) changed: Option<String>,
-}
-
 impl Store {
     /// Runs one script or command with its arguments at this moment.
-    pub(super) fn run(&mut self, (script, words): (&str, Vec<&str>), now: Now) -> Execution {
+    pub(super) fn run(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
         let mut key = words.first().copied().unwrap_or_default();
         if script == "LAST_RUN" {
             key = lock_key(key);
         }
         self.used.insert(key.to_owned());
-        let run = |entry: &mut Entry| entry.run(script, &words, now);
-        let (answer, has_changed) = self.change(key, now, run);
-        Execution {
-            answer,
-            changed: has_changed.then(|| key.to_owned()),
-        }
+        self.change(key, now, |entry| entry.run(script, words, now))
     }
 
-    /// Changes an entry and remembers its previous state. Returns true if the key has changed.
-    fn change<T>(
-        &mut self,
-        key: &str,
-        now: Now,
-        change: impl FnOnce(&mut Entry) -> T,
-    ) -> (T, bool) {
+    /// Changes an entry and remembers its previous state.
+    fn change<T>(&mut self, key: &str, now: Now, change: impl FnOnce(&mut Entry) -> T) -> T {
         let entry = self.entries.entry(key.to_owned()).or_default();
         let with_expired = entry.clone();
         entry.remove_expired(now);
         let before = entry.clone();
         let done = change(entry);
-        let has_changed = entry.stored != before.stored;
+        if entry.stored != before.stored {
+            self.changed.push(key.to_owned());
+        }
         if *entry != with_expired {
             *self.changes.entry(key.to_owned()).or_default() += 1;
         }
@@ -156,7 +143,7 @@ impl Store {
         while (self.undo.front()).is_some_and(|before| before.at + REMEMBERED < now.0) {
             self.undo.pop_front();
         }
-        (done, has_changed)
+        done
     }
 
     /// Restores the state of this many nanoseconds ago.
@@ -187,7 +174,7 @@ impl Store {
     /// Removes a lock, as if it had expired. Returns false if it was free.
     pub(super) fn expire(&mut self, key: &str, now: Now) -> bool {
         let was_held = |entry: &mut Entry| entry.stored.take().is_some();
-        self.change(key, now, was_held).0
+        self.change(key, now, was_held)
     }
 
     /// Gives the lock to someone else for `lease` milliseconds. It keeps its kind.

@@ -33,26 +33,20 @@ impl Store {
         (key.to_owned(), changes)
     }
 
-    /// Executes a transaction. `None`: a watched key has changed, and nothing was executed. Returns
-    /// the replies, and the keys of the locks that have changed.
+    /// Executes a transaction. `None`: a watched key has changed, and nothing was executed.
     pub(in crate::testing) fn execute(
         &mut self,
         watched: &[Watching],
         commands: &[Words],
         now: Now,
-    ) -> Option<(Vec<Value>, Vec<String>)> {
+    ) -> Option<Vec<Value>> {
         let has_changed = |it: &Watching| self.watch(&it.0, now) != *it;
         if watched.iter().any(has_changed) {
             return None;
         }
         self.record(watched, commands, now);
-        let (mut replies, mut changed) = (Vec::new(), Vec::new());
-        for command in commands {
-            let (reply, locks) = self.command(command, now);
-            replies.push(reply);
-            changed.extend(locks);
-        }
-        Some((replies, changed))
+        let replies = commands.iter().map(|command| self.command(command, now));
+        Some(replies.collect())
     }
 
     /// Records what a job writes under a lock: not its release, nor the mark of a

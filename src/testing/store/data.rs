@@ -18,23 +18,20 @@ pub(in crate::testing) type Answer = Box<dyn FnMut(&[&str]) -> Option<Value> + S
 
 pub(in crate::testing) type Hash = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The keys that a command has changed, of locks and others.
-type ChangedKeys = Vec<String>;
-
 impl Store {
     /// Executes one command. A test may reply first, except to commands on the key of a lock.
-    pub(in crate::testing) fn command(&mut self, words: &Words, now: Now) -> (Value, ChangedKeys) {
-        let (mut changed, texts) = (Vec::new(), texts(words));
+    pub(in crate::testing) fn command(&mut self, words: &Words, now: Now) -> Value {
+        let texts = texts(words);
         let texts: Vec<&str> = texts.iter().map(|text| &**text).collect();
         let executed = match self.answered(&texts) {
             Some(answer) => Ok(answer),
-            None => self.executed(words, &texts, now, &mut changed),
+            None => self.executed(words, &texts, now),
         };
         let refusal = |error: RedisError| {
             let code = error.code().unwrap_or("ERR");
             server_error(&format!("{code} {}", error.detail().unwrap_or_default()))
         };
-        (executed.unwrap_or_else(refusal), changed)
+        executed.unwrap_or_else(refusal)
     }
 
     fn answered(&mut self, words: &[&str]) -> Option<Value> {
@@ -42,13 +39,7 @@ impl Store {
         self.answer.as_mut().filter(|_| !is_of_a_lock)?(words)
     }
 
-    fn executed(
-        &mut self,
-        words: &Words,
-        texts: &[&str],
-        now: Now,
-        changed: &mut ChangedKeys,
-    ) -> RedisResult<Value> {
+    fn executed(&mut self, words: &Words, texts: &[&str], now: Now) -> RedisResult<Value> {
         let name = texts.first().unwrap_or(&"").to_uppercase();
         match (&*name, texts.get(1..).unwrap_or_default()) {
             ("PING", []) => Ok(Value::SimpleString("PONG".to_owned())),
@@ -59,19 +50,17 @@ impl Store {
             }
             ("EVAL", [source, _, words @ ..]) => {
                 let hash = redis::Script::new(source).get_hash().to_owned();
-                self.script(&hash, words, now, changed)
+                self.script(&hash, words, now)
             }
-            ("EVALSHA", [hash, _, words @ ..]) => self.script(hash, words, now, changed),
+            ("EVALSHA", [hash, _, words @ ..]) => self.script(hash, words, now),
             ("DEL" | "UNLINK" | "EXISTS", keys) if !keys.is_empty() => {
                 let is_read = name == "EXISTS";
                 let there = keys.iter().filter(|key| {
-                    let (was_there, has_changed) = self.change(key, now, |entry| {
+                    self.change(key, now, |entry| {
                         let was_there = entry.stored.is_some();
                         entry.stored.take_if(|_| !is_read);
                         was_there
-                    });
-                    changed.extend(has_changed.then(|| (**key).to_owned()));
-                    was_there
+                    })
                 });
                 Ok(Value::Int(int(there.count() as u64)))
             }
@@ -79,7 +68,6 @@ impl Store {
                 let values = keys.iter().map(|key| {
                     let read = |entry: &mut Entry| entry.text().ok().flatten();
                     self.change(key, now, read)
-                        .0
                         .map_or(Value::Nil, Value::BulkString)
                 });
                 Ok(Value::Array(values.collect()))
@@ -92,41 +80,30 @@ impl Store {
                     .replace('\\', "");
                 let mut keys: Vec<_> = self.entries.keys().cloned().collect();
                 let mut is_there =
-                    |key: &str| self.change(key, now, |entry| entry.stored.is_some()).0;
+                    |key: &str| self.change(key, now, |entry| entry.stored.is_some());
                 keys.retain(|key| key.starts_with(&start) && is_there(key));
                 let keys = keys.iter().map(|key| text(key)).collect();
                 Ok(Value::Array(vec![text("0"), Value::Array(keys)]))
             }
             (_, [key, ..]) => {
                 let arguments: Vec<&[u8]> = words.iter().skip(2).map(|word| &**word).collect();
-                let run = |entry: &mut Entry| entry.command(&name, &arguments, now);
-                let (executed, has_changed) = self.change(key, now, run);
-                changed.extend(has_changed.then(|| (*key).to_owned()));
-                executed
+                self.change(key, now, |entry| entry.command(&name, &arguments, now))
             }
             _ => Err(unknown(&name)),
         }
     }
 
-    fn script(
-        &mut self,
-        hash: &str,
-        words: &[&str],
-        now: Now,
-        changed: &mut ChangedKeys,
-    ) -> RedisResult<Value> {
+    fn script(&mut self, hash: &str, words: &[&str], now: Now) -> RedisResult<Value> {
         let script = script_named(hash).ok_or_else(|| unknown("EVAL"))?;
         if let ("PROVE", [key, proof, _, field]) = (script, words) {
             return Ok(self.prove(lock_key(key), proof, field, now));
         }
-        let ran = self.run((script, words.to_vec()), now);
-        changed.extend(ran.changed);
-        ran.answer
+        self.run(script, words, now)
     }
 
     /// Sets the proof to end with this hold.
     fn prove(&mut self, lock: &str, proof: &str, field: &str, now: Now) -> Value {
-        let (end, _) = self.change(lock, now, |entry| entry.hold_end(field));
+        let end = self.change(lock, now, |entry| entry.hold_end(field));
         let proven = end.map(|end| Stored {
             content: Content::Text(b"1".into()),
             end: Some(end),
