@@ -226,10 +226,10 @@ impl StandIn {
     /// [`Lease::transaction`](crate::Lease::transaction), unless they wrote nothing.
     ///
     /// They include those whose reply was lost, and those in which a command was refused, but not
-    /// repeats of a `commit_once`, nor those that a [failover](Self::fail_over) lost.
+    /// repeats of a `commit_once`.
     #[must_use]
     pub fn commits(&self) -> Vec<Commit> {
-        self.state.store.lock().commits.executed()
+        self.state.store.lock().commits.clone()
     }
 
     /// Replies to commands in place of the stand-in. `answer` is called with the words of each
@@ -297,20 +297,6 @@ impl StandIn {
     /// ```
     pub fn fail(&self, decide: impl Fn(Action, &str) -> Option<Failure> + Send + Sync + 'static) {
         self.state.failing.fail(Arc::new(decide));
-    }
-
-    /// Replaces the server with a replica that lacks the last writes: undoes every acquire,
-    /// renewal, release, mark and commit within the time `lost`, at most 1 min.
-    ///
-    /// When this returns, every holder knows whether it still has its lock.
-    pub fn fail_over(&self, lost: Duration) {
-        let nanos = u64::try_from(lost.as_nanos()).unwrap_or(u64::MAX);
-        let now = self.now();
-        self.state.store.lock().undo_last(nanos, now);
-        // As after a failover to a new master, every holder must check.
-        if self.is_there() {
-            self.reconnect();
-        }
     }
 
     /// Makes the server unreachable, like a broken network: renewals fail, and leases expire. A

@@ -4,11 +4,12 @@ mod commits;
 mod data;
 mod scripts;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use redis::{RedisResult, Value};
 
-pub(super) use commits::{Commits, Watching, name_of};
+use super::commit::Commit;
+pub(super) use commits::{Watching, name_of};
 pub(super) use data::{Answer, Hash, Words, lock_key, server_error, texts};
 
 /// Nanoseconds since 1970. A lock expires to the nanosecond, not to the millisecond as on a server,
@@ -16,31 +17,21 @@ pub(super) use data::{Answer, Hash, Words, lock_key, server_error, texts};
 type Nanos = u64;
 
 const MILLI: Nanos = 1_000_000;
-/// The time within which writes can be undone.
-const REMEMBERED: Nanos = 60_000 * MILLI;
 
 /// Locks and data by their keys.
 #[derive(Default)]
 pub(super) struct Store {
     entries: HashMap<String, Entry>,
-    pub(super) commits: Commits,
+    /// The commits that were executed.
+    pub(super) commits: Vec<Commit>,
     /// Keys that calls have used: a test may name a lock by its key.
     used: HashSet<String>,
-    /// The previous state of each key that the last writes changed.
-    undo: VecDeque<Before>,
     /// The keys that have changed, until the observers are notified.
     pub(super) changed: Vec<String>,
     /// The number of changes of each key.
     changes: HashMap<String, u64>,
     /// The test's function that replies to commands, if there is one.
     pub(super) answer: Option<Answer>,
-}
-
-/// A key's state before a write.
-struct Before {
-    at: Nanos,
-    key: String,
-    entry: Entry,
 }
 
 /// A key of data, or that of a lock with its companion and mark.
@@ -120,42 +111,20 @@ impl Store {
         self.change(key, now, |entry| entry.run(script, words, now))
     }
 
-    /// Changes an entry and remembers its previous state.
+    /// Changes an entry, and remembers that it has changed.
     fn change<T>(&mut self, key: &str, now: Now, change: impl FnOnce(&mut Entry) -> T) -> T {
         let entry = self.entries.entry(key.to_owned()).or_default();
         let with_expired = entry.clone();
         entry.remove_expired(now);
-        let before = entry.clone();
+        let before = entry.stored.clone();
         let done = change(entry);
-        if entry.stored != before.stored {
+        if entry.stored != before {
             self.changed.push(key.to_owned());
         }
         if *entry != with_expired {
             *self.changes.entry(key.to_owned()).or_default() += 1;
         }
-        if *entry != before {
-            self.undo.push_back(Before {
-                at: now.0,
-                key: key.to_owned(),
-                entry: before,
-            });
-        }
-        while (self.undo.front()).is_some_and(|before| before.at + REMEMBERED < now.0) {
-            self.undo.pop_front();
-        }
         done
-    }
-
-    /// Restores the state of this many nanoseconds ago.
-    pub(super) fn undo_last(&mut self, time: Nanos, Now(now): Now) {
-        let moment = now.saturating_sub(time.min(REMEMBERED));
-        self.commits.forget_since(moment);
-        while (self.undo.back()).is_some_and(|before| before.at >= moment) {
-            if let Some(Before { key, entry, .. }) = self.undo.pop_back() {
-                *self.changes.entry(key.clone()).or_default() += 1;
-                self.entries.insert(key, entry);
-            }
-        }
     }
 
     /// Returns the key of the lock of this name, or the name itself if it is a key in use. Both if

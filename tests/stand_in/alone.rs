@@ -10,7 +10,7 @@ use std::{
 };
 
 use leasehold::{
-    Error, Events, LostReason, Once, Options, Owner, event,
+    Error, Events, LostReason, Once, Options, event,
     testing::{Action, Failure, StandIn},
 };
 
@@ -396,57 +396,6 @@ fn a_stolen_lock_lasts_as_long_as_requested() {
     assert!(lock.try_acquire().unwrap().is_none());
     stand_in.advance(HOUR / 2);
     lock.try_acquire().unwrap().unwrap().release().unwrap();
-}
-
-#[test]
-fn a_failover_loses_only_the_last_writes() {
-    let stand_in = StandIn::new();
-    let locks = stand_in.locks().unwrap();
-    let free_again = locks.lock("c").acquire(SECOND).unwrap();
-    let early = locks.lock("a").acquire(SECOND).unwrap();
-    stand_in.advance(2 * SECOND);
-    let late = locks.lock("b").acquire(SECOND).unwrap();
-    free_again.release().unwrap();
-    let once = locks.lock("once");
-    let ran = once.run_once(HOUR, SECOND, |_| Ok::<_, Error>(()));
-    assert!(ran.unwrap().done().unwrap().is_some());
-    stand_in.fail_over(SECOND);
-    assert!(early.is_held() && early.verify().is_ok());
-    assert_eq!(late.lost().reason(), Some(LostReason::TakenAway));
-    let number = late.fencing_token();
-    let next = locks.lock("b").try_acquire().unwrap().unwrap();
-    assert!(next.fencing_token() > number);
-    // The released lock is held again, by no lease, until it expires; the run was not marked, and
-    // its lock is free as before.
-    assert!(locks.lock("c").try_acquire().unwrap().is_none());
-    assert!(once.last_run().unwrap().is_none());
-    stand_in.advance(10 * SECOND);
-    assert!(locks.lock("c").try_acquire().unwrap().is_some());
-    early.release().unwrap_err();
-}
-
-#[test]
-fn a_released_hold_that_a_failover_brings_back_is_not_entered_again() {
-    let stand_in = StandIn::new();
-    let of = |owner: &str| {
-        let owner = Options::new().owner(Owner::new(owner).unwrap());
-        stand_in.locks().unwrap().reentrant("a").with(owner)
-    };
-    let (lock, other) = (of("we"), of("other"));
-    let first = lock.try_acquire().unwrap().unwrap();
-    let old = first.fencing_token();
-    stand_in.advance(2 * SECOND);
-    first.release().unwrap();
-    let newest = other.try_acquire().unwrap().unwrap().fencing_token();
-    stand_in.fail_over(SECOND);
-    // Another process does not know of the release.
-    let unknowing = of("we").try_acquire().unwrap().unwrap();
-    assert_eq!(unknowing.fencing_token(), old);
-    let ours = lock.try_acquire().unwrap().unwrap();
-    assert!(ours.fencing_token() > newest);
-    ours.release().unwrap();
-    assert!(!lock.inspect().unwrap().is_held());
-    assert!(unknowing.release().is_err());
 }
 
 #[test]

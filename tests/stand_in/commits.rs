@@ -289,21 +289,3 @@ fn a_releasing_commit_wakes_a_waiter() {
     assert!(took < 5 * SECOND / 2, "{took:?}");
     assert_eq!(written(&stand_in), ["1"; 5]);
 }
-
-#[test]
-fn a_failover_loses_the_last_commits_and_their_marks() {
-    let stand_in = StandIn::new();
-    let lease = held(&stand_in);
-    let once = |value: u32| {
-        lease.commit_once(&value.to_string(), HOUR, |pipe| {
-            pipe.set("b", value);
-        })
-    };
-    assert_eq!(once(1).unwrap(), Committed::Now);
-    stand_in.advance(2 * SECOND);
-    assert_eq!(once(2).unwrap(), Committed::Now);
-    stand_in.fail_over(SECOND);
-    assert_eq!(written(&stand_in), ["1"]);
-    assert!(matches!(once(1).unwrap(), Committed::Before(_)));
-    assert_eq!(once(2).unwrap(), Committed::Now);
-}

@@ -3,27 +3,13 @@
 use redis::Value;
 
 use super::{
-    Nanos, Now, Store,
+    Now, Store,
     data::{Words, first_key, lock_key, texts},
 };
 use crate::testing::commit::Commit;
 
 /// A key, and the number of its changes when it was watched.
 pub(in crate::testing) type Watching = (String, u64);
-
-/// The commits that were executed, with their times.
-#[derive(Default)]
-pub(in crate::testing) struct Commits(Vec<(Nanos, Commit)>);
-
-impl Commits {
-    pub(in crate::testing) fn executed(&self) -> Vec<Commit> {
-        self.0.iter().map(|(_, commit)| commit.clone()).collect()
-    }
-
-    pub(super) fn forget_since(&mut self, moment: Nanos) {
-        self.0.retain(|(at, _)| *at < moment);
-    }
-}
 
 impl Store {
     pub(in crate::testing) fn watch(&mut self, key: &str, now: Now) -> Watching {
@@ -44,14 +30,14 @@ impl Store {
         if watched.iter().any(has_changed) {
             return None;
         }
-        self.record(watched, commands, now);
+        self.record(watched, commands);
         let replies = commands.iter().map(|command| self.command(command, now));
         Some(replies.collect())
     }
 
     /// Records what a job writes under a lock: not its release, nor the mark of a
     /// [`commit_once`](crate::Lease::commit_once).
-    fn record(&mut self, watched: &[Watching], commands: &[Words], Now(at): Now) {
+    fn record(&mut self, watched: &[Watching], commands: &[Words]) {
         let locks: Vec<&str> = self
             .locks_of(watched.iter().map(|(key, _)| &**key))
             .collect();
@@ -64,7 +50,7 @@ impl Store {
             return;
         }
         let commit = Commit::new(&names_of(&locks), writes);
-        self.commits.0.push((at, commit));
+        self.commits.push(commit);
     }
 
     /// Returns those of these keys that are locks.

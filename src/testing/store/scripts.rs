@@ -35,9 +35,9 @@ impl Entry {
                 let words = [&[*key], rest].concat();
                 self.unless_run("ACQUIRE_UNFENCED_MUTEX", &words, number(period)?, now)
             }
-            ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, tell, ended]) => {
+            ("ACQUIRE_REENTRANT", [_, _, owner, token, lease, tell, _]) => {
                 let end = now.after(number(lease)?);
-                self.enter((owner, token, end), number(ended)?, tell, now)
+                self.enter((owner, token, end), tell, now)
             }
             ("RENEW_REENTRANT" | "RELEASE_REENTRANT", [_, _, owner, ..])
                 if self.companion.owner != **owner =>
@@ -296,21 +296,15 @@ impl Entry {
         }
     }
 
-    /// `ended`: the greatest fencing token of a hold that has ended, as far as the caller knows.
     fn enter(
         &mut self,
         (owner, token, end): (&str, &str, Nanos),
-        ended: u64,
         tell: &str,
         now: Now,
     ) -> RedisResult<Value> {
         let is_free = self.holds(Kind::Reentrant)?.is_none();
         let is_ours = self.companion.owner == owner;
-        // A failover has undone a release: nobody holds what is left.
-        let is_over = !is_free && is_ours && self.companion.fence <= ended;
-        if is_free || is_over {
-            self.stored = None;
-            self.companion.fence = self.companion.fence.max(ended);
+        if is_free {
             self.grant(token, owner, 0, now);
         } else if !is_ours {
             return Ok(self.refusal(tell, now));
