@@ -74,7 +74,7 @@ fn the_market_refuses_a_cluster_and_leaves_nothing_there() {
                 .map(drop),
             ];
             for (at, refused) in refused.into_iter().enumerate() {
-                let text = format!("{:#}", refused.unwrap_err());
+                let text = format!("{:#}", anyhow::Error::from(refused.unwrap_err()));
                 let parts = ["many slots of a Redis Cluster", "use a single server"];
                 assert!(parts.iter().all(|part| text.contains(part)), "{at}: {text}");
             }
