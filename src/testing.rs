@@ -119,9 +119,7 @@ pub use failing::{Action, Failure};
 pub use state::StandIn;
 use store::Store;
 
-use crate::{
-    error::Result, locks::Locks, pool::Pool, server::Disturbance, time::whole_millis, token::Token,
-};
+use crate::{error::Result, locks::Locks, server::Disturbance, time::whole_millis, token::Token};
 
 impl StandIn {
     /// Creates a stand-in on which no lock is held.
@@ -196,29 +194,6 @@ impl StandIn {
             true
         });
         token
-    }
-
-    /// Returns a pool of connections to this stand-in, on loopback. Use it for the data of a test,
-    /// and for the plain functions on a mutex, such as
-    /// [`transaction_with_lock`](crate::transaction_with_lock), whose waits take real time.
-    ///
-    /// Each call returns the same pool. [`fail`](Self::fail) does not affect it.
-    ///
-    /// # Errors
-    /// - [`Error::Pool`](crate::Error::Pool): no free port.
-    /// - [`Error::Thread`](crate::Error::Thread): a thread could not be started.
-    ///
-    /// ```
-    /// use leasehold::{redis::Commands, testing::StandIn};
-    ///
-    /// let stand_in = StandIn::new();
-    /// let mut conn = stand_in.pool()?.get()?;
-    /// let () = conn.set("wallet:7", 12)?;
-    /// assert_eq!(conn.get::<_, i64>("wallet:7")?, 12);
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    pub fn pool(&self) -> Result<Pool> {
-        self.served_pool()
     }
 
     /// Returns the transactions that were executed under a lock, in order: those of

@@ -24,9 +24,26 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl StandIn {
-    /// Returns the pool of connections to this stand-in. The first call starts a thread that
-    /// listens until the stand-in is dropped.
-    pub(super) fn served_pool(&self) -> Result<Pool> {
+    /// Returns a pool of connections to this stand-in, on loopback. Use it for the data of a test,
+    /// and for the plain functions on a mutex, such as
+    /// [`transaction_with_lock`](crate::transaction_with_lock), whose waits take real time.
+    ///
+    /// Each call returns the same pool. [`fail`](Self::fail) does not affect it.
+    ///
+    /// # Errors
+    /// - [`Error::Pool`](crate::Error::Pool): no free port.
+    /// - [`Error::Thread`](crate::Error::Thread): a thread could not be started.
+    ///
+    /// ```
+    /// use leasehold::{redis::Commands, testing::StandIn};
+    ///
+    /// let stand_in = StandIn::new();
+    /// let mut conn = stand_in.pool()?.get()?;
+    /// let () = conn.set("wallet:7", 12)?;
+    /// assert_eq!(conn.get::<_, i64>("wallet:7")?, 12);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn pool(&self) -> Result<Pool> {
         let mut served = self.state.served.lock();
         if let Some((pool, _)) = &*served {
             return Ok(pool.clone());
@@ -129,7 +146,7 @@ impl Session {
         let watched: Vec<_> = keys.iter().map(|key| store.watch(key, now)).collect();
         let locks = store.lock_names(&keys);
         drop(store);
-        match stand_in.failure(Action::Read, &locks) {
+        match stand_in.state.failing.failure(Action::Read, &locks) {
             Some(Failure::Refused(refusal)) => return Some(server_error(refusal)),
             Some(Failure::LostRequest | Failure::LostReply) => return None,
             None => self.watched.extend(watched),
@@ -144,7 +161,7 @@ impl Session {
         };
         let keys: Vec<&str> = watched.iter().map(|(key, _)| &**key).collect();
         let locks = stand_in.state.store.lock().lock_names(&keys);
-        let failure = stand_in.failure(Action::Commit, &locks);
+        let failure = stand_in.state.failing.failure(Action::Commit, &locks);
         match failure {
             Some(Failure::Refused(refusal)) => return Some(server_error(refusal)),
             Some(Failure::LostRequest) => return None,

@@ -36,7 +36,7 @@ impl Server for StandIn {
         if !self.is_there() {
             return Err(disconnected());
         }
-        let pool = self.served_pool()?;
+        let pool = self.pool()?;
         pool.get_for(false, Duration::MAX, Duration::MAX, None)
     }
 

@@ -74,11 +74,6 @@ impl Drop for StandInState {
 }
 
 impl StandIn {
-    /// Returns how a request fails, if a test makes it fail.
-    pub(super) fn failure(&self, action: Action, lock: &str) -> Option<Failure> {
-        self.state.failing.failure(action, lock)
-    }
-
     pub(super) fn is_there(&self) -> bool {
         self.state.is_there.load(Ordering::SeqCst)
     }
@@ -128,7 +123,7 @@ impl StandIn {
         }
         let (script, words) = call.parts();
         let lock = name_of(words.first().copied().unwrap_or_default());
-        let failure = self.failure(Action::of(script), lock);
+        let failure = self.state.failing.failure(Action::of(script), lock);
         let run = || self.in_store(|store, now| store.run(script, &words, now));
         Some(match failure {
             Some(Failure::Refused(error)) => (server_error(error).extract_error(), Vec::new()),

@@ -218,7 +218,9 @@ impl Watchdog {
             let lease_state = LeaseState::new(&hold, None, None, &terms, None, Clock::REAL);
             let lease = Handle::keep(&keeper, lease_state);
             // From here on an early return stops the renewal.
-            let renewal = Renewal::new(lease.clone());
+            let renewal = Renewal {
+                lease: lease.clone(),
+            };
 
             let lease_state = lease.lease_state();
             lease_state.wait_for_first_answer(Deadline::after(patience));
@@ -293,10 +295,6 @@ pub struct Renewal {
 }
 
 impl Renewal {
-    fn new(lease: Handle) -> Self {
-        Self { lease }
-    }
-
     /// Returns true until the lease ends, by our clock and the server's replies. Never true after
     /// it has ended on the server, even if the watchdog gets no processor time.
     ///
