@@ -73,7 +73,7 @@ fn with_a_watchdog(redis: &Redis) -> anyhow::Result<()> {
     let mut scene = Scene::begin(redis, title, &["A", "B", "the watchdog"], &KEYS)?;
     // Longer than in the other scenes, so that it does not expire on a busy machine.
     let lease = 5 * LEASE;
-    let watchdog = Watchdog::start(&redis.pool)?;
+    let watchdog = Watchdog::new(&redis.pool)?;
     let token = take(&mut scene, &mut conn, "A", lease)?;
     let renewal = watchdog.keep(&Hold::mutex(NAME, &token)?, lease)?;
     scene.tell("A", "Watchdog::keep")?;

@@ -120,6 +120,17 @@ pub enum HoldEnd {
     Unknown,
 }
 
+impl fmt::Display for HoldEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Released => f.write_str("released"),
+            Self::Lost(reason) => write!(f, "lost: {reason}"),
+            Self::Detached => f.write_str("detached"),
+            Self::Unknown => f.write_str("unknown: the release failed"),
+        }
+    }
+}
+
 /// One caller's hooks, with their count of failures in a row.
 #[derive(Debug)]
 pub(crate) struct Hooks {

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::{
     error::{Error, Result, ensure},
-    token::Token,
+    token::{FencingToken, Token},
 };
 
 /// The book's prefix of a lock's key.
@@ -153,6 +153,19 @@ impl FromStr for Token {
     }
 }
 
+impl FromStr for FencingToken {
+    type Err = Error;
+
+    /// Reads the number that [`Display`](fmt::Display) prints.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: it is not a number below 2^64.
+    fn from_str(text: &str) -> Result<Self> {
+        let invalid = |_| Error::invalid("fencing token", "it must be a number below 2^64");
+        text.parse::<u64>().map(Self::from).map_err(invalid)
+    }
+}
+
 /// The owner of a reentrant lock, who may acquire it again: a thread, or any name that the caller
 /// chooses.
 ///
@@ -244,6 +257,18 @@ impl Owner {
     }
 }
 
+impl FromStr for Owner {
+    type Err = Error;
+
+    /// Reads an owner, as [`Owner::new`] does.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: as [`Owner::new`].
+    fn from_str(text: &str) -> Result<Self> {
+        Self::new(text)
+    }
+}
+
 /// Returns this machine's name from `/proc` or `HOSTNAME`, or else `?`.
 fn host() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/hostname").ok();
@@ -264,6 +289,21 @@ mod tests {
 
     fn is_valid(name: &str) -> bool {
         LockName::new(name).is_ok()
+    }
+
+    #[test]
+    fn a_fencing_token_is_its_number() {
+        for number in [0, 1, 1_764_288_000_000_000, u64::MAX] {
+            let token = FencingToken::from(number);
+            assert_eq!((u64::from(token), token.get()), (number, number));
+            assert_eq!(token.to_string().parse::<FencingToken>().unwrap(), token);
+        }
+        for text in ["", "x", "-1", " 1", "18446744073709551616"] {
+            assert!(
+                matches!(text.parse::<FencingToken>(), Err(Error::Invalid { .. })),
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -29,7 +29,9 @@ impl Token {
         Self(text.into())
     }
 
-    pub(crate) fn as_str(&self) -> &str {
+    /// Returns the text that is stored in Redis. Anyone who has it can release the lock.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 
@@ -79,6 +81,19 @@ impl FencingToken {
     /// Returns the number that is `count` lower.
     pub(crate) fn before(self, count: u64) -> Option<Self> {
         self.0.checked_sub(count).map(Self)
+    }
+}
+
+/// Reads a number that a process passed on. The caller must ensure that it is of the same lock.
+impl From<u64> for FencingToken {
+    fn from(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+impl From<FencingToken> for u64 {
+    fn from(token: FencingToken) -> Self {
+        token.0
     }
 }
 

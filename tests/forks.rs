@@ -129,7 +129,7 @@ fn every_call_is_refused_in_a_forked_child_and_none_hangs() {
         let server = Server::start().unwrap();
         let pool = Pool::connect(&server.url()).unwrap();
         let locks = Locks::new(&pool).unwrap();
-        let watchdog = Watchdog::start(&pool).unwrap();
+        let watchdog = Watchdog::new(&pool).unwrap();
         let hold = Hold::mutex("b", &Token::random()).unwrap();
         let lease = locks.lock("held").acquire(LONG).unwrap();
         let lock_and_unlock = || drop(locks.lock("busy").acquire(LONG).unwrap());
@@ -195,7 +195,7 @@ fn a_fork_during_the_first_calls() {
     };
     let pool = Pool::connect(&url).unwrap();
     let locks = Locks::new(&pool).unwrap();
-    let watchdog = Watchdog::start(&pool).unwrap();
+    let watchdog = Watchdog::new(&pool).unwrap();
     let token = Token::random();
     let (lock, hold) = (locks.lock("a"), Hold::mutex("b", &token).unwrap());
     let ways: [(&str, &Way<'_>); 6] = [
@@ -326,7 +326,7 @@ fn a_child_opens_nothing_on_its_parents_pool() {
     let server = Server::start().unwrap();
     let pool = Pool::connect(&server.url()).unwrap();
     let said = said_by_a_child(|| {
-        let (locks, watchdog) = (Locks::new(&pool).err(), Watchdog::start(&pool).err());
+        let (locks, watchdog) = (Locks::new(&pool).err(), Watchdog::new(&pool).err());
         format!("{locks:?} {watchdog:?}")
     });
     assert_eq!(said.as_deref(), Some("Some(Forked) Some(Forked)"));

@@ -75,6 +75,7 @@ impl Lock {
     /// lease.release()?;
     /// # anyhow::Ok(())
     /// ```
+    #[doc(alias = "take_over")]
     pub fn adopt(&self, token: &Token) -> Result<Lease> {
         let operation = Operation::new("Lock::adopt", self.name());
         let adopted = self.reporting(operation, || self.ask_to_adopt(operation, token));

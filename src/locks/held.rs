@@ -1,7 +1,8 @@
 //! Lists the locks that are held now: finds their names by `SCAN`, then looks at each.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map},
+    iter,
     time::Duration,
 };
 
@@ -32,7 +33,7 @@ pub struct HeldLocks {
 impl HeldLocks {
     /// Returns the names in order, each with its holders.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Inspection)> {
-        self.locks.iter().map(|(name, seen)| (&**name, seen))
+        self.into_iter()
     }
 
     /// Returns false if locks may be missing: the names were too many, the server has too many keys
@@ -49,6 +50,17 @@ impl HeldLocks {
         &self.failures
     }
 }
+
+impl<'a> IntoIterator for &'a HeldLocks {
+    type Item = (&'a str, &'a Inspection);
+    type IntoIter = iter::Map<btree_map::Iter<'a, String, Inspection>, Named<'a>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.locks.iter().map(|(name, seen)| (&**name, seen))
+    }
+}
+
+type Named<'a> = fn((&'a String, &'a Inspection)) -> (&'a str, &'a Inspection);
 
 impl Locks {
     /// Lists the held locks of all kinds whose names begin with this text, for operators.
@@ -70,7 +82,7 @@ impl Locks {
     /// # Examples
     /// ```no_run
     /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
-    /// for (name, seen) in locks.held("report:")?.iter() {
+    /// for (name, seen) in &locks.held("report:")? {
     ///     println!("{name}: {:?}", seen.holders());
     /// }
     /// # Ok::<(), leasehold::Error>(())

@@ -75,6 +75,7 @@ pub(super) const CHECK: &str = "Lease::check";
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[must_use = "dropping it releases the lock at once"]
+#[doc(alias = "guard")]
 pub struct Lease {
     pub(crate) stack: Arc<Stack<Lease>>,
     pub(crate) handle: Handle,
@@ -181,6 +182,47 @@ impl Lease {
         }
     }
 
+    /// Returns true while the lock is held, by our clock and the server's replies and
+    /// notifications. Returns false as soon as the lease ends, without a grace period.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// Returns [`is_held`](Self::is_held) as a `Result`, for `?`. Sends nothing.
+    ///
+    /// # Errors
+    /// [`Error::Lost`]: the lease was lost, with the reason.
+    pub fn check(&self) -> Result<()> {
+        self.check_for(CHECK)
+    }
+
+    /// Returns the time left of the lease by our clock; zero once it is lost. A renewal extends it.
+    #[must_use]
+    #[doc(alias = "ttl")]
+    pub fn remaining(&self) -> Duration {
+        self.lease_state().remaining()
+    }
+
+    /// Returns whether the lease is held, lost, or unknown because the last renewal failed.
+    #[must_use]
+    pub fn state(&self) -> RenewalState {
+        self.lease_state().state()
+    }
+
+    /// Returns a signal of the loss of the lease: poll it, wait on it, or register a callback.
+    #[must_use]
+    #[doc(alias = "on_lost")]
+    pub fn lost(&self) -> LostSignal {
+        LostSignal::new(self.handle.clone())
+    }
+
+    /// Returns the error of the last renewal, if it failed, for the log entry of a loss.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        self.lease_state().failure(self.operation("renew"))
+    }
+
     /// Returns the number to pass to the resource, greater than that of every earlier holder.
     /// `None` for a reader, a permit, or a mutex without
     /// [`Options::fencing`](crate::Options::fencing).
@@ -202,50 +244,11 @@ impl Lease {
         self.hold().lock.text()
     }
 
-    /// Returns true while the lock is held, by our clock and the server's replies and
-    /// notifications. Returns false as soon as the lease ends, without a grace period.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        !self.remaining().is_zero()
-    }
-
-    /// Returns the time left of the lease by our clock; zero once it is lost. A renewal extends it.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.lease_state().remaining()
-    }
-
-    /// Returns whether the lease is held, lost, or unknown because the last renewal failed.
-    #[must_use]
-    pub fn state(&self) -> RenewalState {
-        self.lease_state().state()
-    }
-
-    /// Returns [`is_held`](Self::is_held) as a `Result`, for `?`. Sends nothing.
-    ///
-    /// # Errors
-    /// [`Error::Lost`]: the lease was lost, with the reason.
-    pub fn check(&self) -> Result<()> {
-        self.check_for(CHECK)
-    }
-
     pub(super) fn check_for(&self, name: &'static str) -> Result<()> {
         if self.is_held() {
             return Ok(());
         }
         Err(self.lost_for(name))
-    }
-
-    /// Returns a signal of the loss of the lease: poll it, wait on it, or register a callback.
-    #[must_use]
-    pub fn lost(&self) -> LostSignal {
-        LostSignal::new(self.handle.clone())
-    }
-
-    /// Returns the error of the last renewal, if it failed, for the log entry of a loss.
-    #[must_use]
-    pub fn failure(&self) -> Option<Error> {
-        self.lease_state().failure(self.operation("renew"))
     }
 
     /// Asks the server whether the lock is still ours. One round trip.
@@ -276,6 +279,8 @@ impl Lease {
     /// - [`Error::TooFewReplicas`]: see [`Options::replicas`](crate::Options::replicas). The end
     ///   does not change.
     /// - All others as [`verify`](Self::verify).
+    #[doc(alias = "extend")]
+    #[doc(alias = "refresh")]
     pub fn renew(&self, lease: Duration) -> Result<()> {
         let name = "Lease::renew";
         self.operation(name).run(|_| {

@@ -61,10 +61,12 @@ impl Lock {
         Self { permits, ..self }
     }
 
-    /// Returns this lock with these options. Options that are not set keep their values.
-    pub fn with(mut self, options: Options) -> Self {
-        self.settings = self.settings.changed_by(options);
-        self
+    /// Returns this lock with these options. Options that are not set keep their values. `self`
+    /// does not change.
+    pub fn with(&self, options: Options) -> Self {
+        let mut changed = self.clone();
+        changed.settings = changed.settings.changed_by(options);
+        changed
     }
 
     /// Returns the name of the lock.
@@ -128,6 +130,7 @@ impl Lock {
     /// }
     /// # Ok::<(), leasehold::Error>(())
     /// ```
+    #[doc(alias = "lock")]
     pub fn acquire(&self, timeout: Duration) -> Result<Lease> {
         let operation = Operation::new("Lock::acquire", &self.name);
         let part = self.alone();
@@ -154,6 +157,7 @@ impl Lock {
     /// }
     /// # Ok::<(), leasehold::Error>(())
     /// ```
+    #[doc(alias = "try_lock")]
     pub fn try_acquire(&self) -> Result<Option<Lease>> {
         let operation = Operation::new("Lock::try_acquire", &self.name);
         let part = self.alone();
@@ -222,6 +226,7 @@ impl Lock {
     /// }
     /// # Ok::<(), leasehold::Error>(())
     /// ```
+    #[doc(alias = "force_unlock")]
     pub fn force_release(&self) -> Result<Inspection> {
         Operation::new("Lock::force_release", &self.name).run(|operation| {
             let lock = self.lock_name()?;
@@ -416,7 +421,7 @@ impl Lock {
 
 /// The state of a lock on the server at one moment, which may have changed since. See
 /// [`Lock::inspect`](crate::Lock::inspect).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Inspection {
     found: Found,

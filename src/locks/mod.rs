@@ -6,14 +6,15 @@
 //! under a lock; [`commit`] reads and writes while it is held. They share a [`stack`]: the server,
 //! the keeper of the leases and the queues. [`stacks`] maps a key to its stack.
 
+// The documentation lists the functions of a type in the order of these files.
+mod lease;
+mod lock;
+mod options;
+
 mod acquire;
 mod adopt;
 mod attempts;
 mod commit;
-mod held;
-mod lease;
-mod lock;
-mod options;
 mod release;
 mod run;
 mod set;
@@ -194,6 +195,7 @@ impl Locks {
 
     /// Returns the lock of this name for one holder at a time. See
     /// [`recipes::mutex`](crate::recipes::mutex).
+    #[doc(alias = "mutex")]
     pub fn lock(&self, name: &str) -> Lock {
         self.of_kind(LockKind::Mutex, name)
     }
@@ -289,6 +291,7 @@ impl Locks {
     /// leases.release()?;
     /// # Ok::<(), leasehold::Error>(())
     /// ```
+    #[doc(alias = "multilock")]
     pub fn all_of<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockSet {
         LockSet::of(names.into_iter().map(|name| self.lock(name.as_ref())))
     }
@@ -334,5 +337,6 @@ impl Locks {
     }
 }
 
+mod held;
 #[cfg(all(test, feature = "testing"))]
 mod tests;

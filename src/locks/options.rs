@@ -63,6 +63,7 @@ impl Options {
     ///
     /// A longer lease survives a longer outage of the server, but makes others wait longer after a
     /// crash.
+    #[doc(alias = "ttl")]
     pub fn lease(self, lease: Duration) -> Self {
         self.and(move |settings| settings.lease = lease)
     }

@@ -70,6 +70,7 @@ impl Lease {
     /// }
     /// # Ok::<(), Error>(())
     /// ```
+    #[doc(alias = "unlock")]
     pub fn release(mut self) -> Result<()> {
         let forked = self.stack.process.refuse_forked_child();
         self.operation(RELEASE).run(|_| forked)?;

@@ -72,12 +72,11 @@ impl LockSet {
     }
 
     /// Returns this set with these options for each of its locks. Options that are not set keep
-    /// their values.
+    /// their values. `self` does not change.
     #[allow(clippy::needless_pass_by_value, reason = "as for Lock::with")]
-    pub fn with(self, options: Options) -> Self {
-        let locks = self.locks.into_iter();
+    pub fn with(&self, options: Options) -> Self {
         // A prefix may change the order.
-        Self::of(locks.map(|lock| lock.with(options.clone())))
+        Self::of(self.locks.iter().map(|lock| lock.with(options.clone())))
     }
 
     /// Acquires all locks, in the order of their keys, waiting up to `timeout` in all.

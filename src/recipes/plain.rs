@@ -97,10 +97,10 @@ impl Hold {
         &self,
         conn: &mut Connection,
         operation: Operation<'_>,
-        acquire_timeout: Duration,
+        timeout: Duration,
         call: &Call,
     ) -> Result<Option<Grant>> {
-        until_granted(operation, &self.token, acquire_timeout, || {
+        until_granted(operation, &self.token, timeout, || {
             Ok(match self.read_attempt(&call.send(conn)?)? {
                 Attempt::Granted { fence, number, .. } => Some(Grant {
                     fencing_token: fence.unwrap_or(FencingToken::new(0)),

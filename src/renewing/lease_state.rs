@@ -39,6 +39,16 @@ pub enum RenewalState {
     Lost(LostReason),
 }
 
+impl fmt::Display for RenewalState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Held => f.write_str("held"),
+            Self::Unknown => f.write_str("unknown: the last renewal failed"),
+            Self::Lost(reason) => write!(f, "lost: {reason}"),
+        }
+    }
+}
+
 /// A callback for the loss of a lease.
 pub(crate) type Callback = Box<dyn FnOnce(LostReason) + Send>;
 /// A callback, and the reason to pass to it.

@@ -13,10 +13,10 @@ use crate::{
 /// ```
 /// use std::time::Duration;
 ///
-/// let keep = leasehold::Keep::lease(Duration::from_secs(10))
+/// let keep = leasehold::Keep::new(Duration::from_secs(10))
 ///     .max_hold(Duration::from_secs(3_600));
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Keep {
     lease: Duration,
@@ -29,7 +29,7 @@ impl Keep {
     ///
     /// A longer lease survives a longer outage of the server, but makes others wait longer after a
     /// crash.
-    pub fn lease(lease: Duration) -> Self {
+    pub fn new(lease: Duration) -> Self {
         Self {
             lease,
             max_hold: None,
@@ -65,7 +65,7 @@ impl Keep {
     /// let before = Instant::now();
     /// // One attempt without a wait, which would make `before` too early: safe but wasteful.
     /// if let Some(token) = acquire_lock_with_timeout(conn, "report", Duration::ZERO, lease)? {
-    ///     let keep = Keep::lease(lease).held_until(before + lease);
+    ///     let keep = Keep::new(lease).held_until(before + lease);
     ///     let renewal = watchdog.keep_with(&Hold::mutex("report", &token)?, keep)?;
     ///     assert!(renewal.is_held());
     /// }
@@ -113,7 +113,7 @@ mod tests {
     fn a_lease_ends_earlier_by_the_skew_but_at_most_a_tenth_of_the_lease() {
         let ms = Duration::from_millis;
         for (lease, skew) in [(10_000, 50), (500, 50), (100, 10)] {
-            let terms = Keep::lease(ms(lease)).checked(Instant::now(), ms(50));
+            let terms = Keep::new(ms(lease)).checked(Instant::now(), ms(50));
             assert_eq!(terms.unwrap().skew, ms(skew));
         }
     }
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn max_hold_comes_before_a_known_end() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
-        let keep = Keep::lease(9 * second).held_until(now + 9 * second);
+        let keep = Keep::new(9 * second).held_until(now + 9 * second);
         let terms = keep.max_hold(second).checked(now, Duration::ZERO);
         assert_eq!(terms.unwrap().end, Some(now + second));
     }

@@ -76,7 +76,7 @@ use crate::{
 ///
 /// # fn rebuild_next_page() -> Option<()> { None }
 /// let pool = Pool::connect("redis://127.0.0.1/")?;
-/// let watchdog = Watchdog::start(&pool)?;
+/// let watchdog = Watchdog::new(&pool)?;
 ///
 /// let mut conn = pool.get()?;
 /// let (wait, lease) = (Duration::from_secs(30), Duration::from_secs(10));
@@ -118,7 +118,7 @@ impl Watchdog {
     /// - [`Error::Thread`](crate::Error::Thread): the thread could not be started.
     /// - [`Error::Forked`](crate::Error::Forked): this is a forked child, and the parent created
     ///   the pool.
-    pub fn start(pool: &Pool) -> Result<Self> {
+    pub fn new(pool: &Pool) -> Result<Self> {
         pool.refuse_forked_child()?;
         let connector = pool.connector();
         let (limits, skew) = (connector.limits(), connector.clock_skew());
@@ -194,7 +194,7 @@ impl Watchdog {
     /// - [`Error::Forked`](crate::Error::Forked): this is a forked child, in which the threads do
     ///   not run.
     pub fn keep(&self, hold: &Hold, lease: Duration) -> Result<Renewal> {
-        self.keep_with(hold, Keep::lease(lease))
+        self.keep_with(hold, Keep::new(lease))
     }
 
     /// Keeps an acquired lock, with the given settings.

@@ -114,10 +114,10 @@ fn of_a_lock_without_a_server_or_with_an_invalid_name_or_option() {
             assert_eq!(named(way, call((locks, name))), (way.into(), name.into()));
         }
     }
-    let watchdog = Watchdog::start(&Pool::connect("redis://127.0.0.1:1/").unwrap()).unwrap();
+    let watchdog = Watchdog::new(&Pool::connect("redis://127.0.0.1:1/").unwrap()).unwrap();
     let hold = Hold::mutex("a", &Token::random()).unwrap();
     for lease in [NO_TIME, LONG] {
-        let kept = watchdog.keep_with(&hold, Keep::lease(lease)).map(drop);
+        let kept = watchdog.keep_with(&hold, Keep::new(lease)).map(drop);
         let expected = ("Watchdog::keep".into(), "a".into());
         assert_eq!(named("keep", kept), expected);
     }

@@ -246,7 +246,7 @@ fn what_a_watchdog_learns_of_a_failover_holds_for_the_pool_too() {
         let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
         let address = Address::of(&old);
         let pool = Pool::connect(&address.url()).unwrap();
-        let (locks, watchdog) = (Locks::new(&pool).unwrap(), Watchdog::start(&pool).unwrap());
+        let (locks, watchdog) = (Locks::new(&pool).unwrap(), Watchdog::new(&pool).unwrap());
         idle_connections(&pool);
         let (held, kept) = if is_plain {
             let acquired =

@@ -55,7 +55,7 @@ fn a_lease_survives_a_replaced_master_and_a_waiter_gets_the_lock_there() {
         });
         let fences = leases.each_ref().map(Lease::fencing_token);
         let pool = Pool::connect(&group.url()).unwrap();
-        let watchdog = Watchdog::start(&pool).unwrap();
+        let watchdog = Watchdog::new(&pool).unwrap();
         let (kept, long, mut conn) = ("kept", 6 * LEASE, pool.get().unwrap());
         let token = acquire_lock_with_timeout(&mut conn, kept, LONG, long).unwrap();
         drop(conn);

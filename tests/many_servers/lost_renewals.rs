@@ -129,7 +129,7 @@ fn after_a_release_lost_in_a_crash_fencing_tokens_still_grow() {
 fn a_watchdog_repeats_lost_renewals_on_a_new_master() {
     let mut group = group();
     let pool = Pool::connect(&group.url()).unwrap();
-    let watchdog = Watchdog::start(&pool).unwrap();
+    let watchdog = Watchdog::new(&pool).unwrap();
     let mut conn = pool.get().unwrap();
     let mut take = |name, lease| {
         let token: Token = acquire_lock_with_timeout(&mut conn, name, MS, lease)
@@ -140,10 +140,10 @@ fn a_watchdog_repeats_lost_renewals_on_a_new_master() {
     // Renewed every four seconds; it lasts until a replica is promoted.
     let often = take("often", SHORT / 5);
     let seldom = take("seldom", SHORT);
-    let often: Renewal = watchdog.keep_with(&often, Keep::lease(SHORT / 5)).unwrap();
+    let often: Renewal = watchdog.keep_with(&often, Keep::new(SHORT / 5)).unwrap();
     wait_until_replicated(&group);
     group.gates[0].shut_for_replicas();
-    let seldom = watchdog.keep_with(&seldom, Keep::lease(LEASE)).unwrap();
+    let seldom = watchdog.keep_with(&seldom, Keep::new(LEASE)).unwrap();
     group.servers[0].kill().unwrap();
     assert_eq!(group.promoted_after(0).unwrap(), 1);
     let mut next = group.servers[1].connection().unwrap();

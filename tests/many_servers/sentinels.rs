@@ -51,7 +51,7 @@ fn everything_works_through_a_url_of_sentinels() {
             .is_bought()
     );
     // A recipe, renewed by a watchdog.
-    let watchdog = Watchdog::start(&pool).unwrap();
+    let watchdog = Watchdog::new(&pool).unwrap();
     let lease = 6_000 * MS;
     let hold = take(&mut conn, "kept", lease).unwrap();
     let renewal = watchdog.keep(&hold, lease).unwrap();

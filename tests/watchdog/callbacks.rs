@@ -28,7 +28,7 @@ struct Bench {
 fn bench() -> Bench {
     let server = Server::start().unwrap();
     Bench {
-        watchdog: Watchdog::start(&Pool::connect(&server.url()).unwrap()).unwrap(),
+        watchdog: Watchdog::new(&Pool::connect(&server.url()).unwrap()).unwrap(),
         conn: server.connection().unwrap(),
         _server: server,
     }
@@ -125,7 +125,7 @@ fn a_loss_is_reported_even_if_the_renewal_is_stopped_next() {
     for turn in 0..50 {
         let hold = take(&mut bench.conn, &turn.to_string(), LEASE).unwrap();
         let called = called.clone();
-        let keep = Keep::lease(LEASE)
+        let keep = Keep::new(LEASE)
             .max_hold(5 * MS)
             .held_until(Instant::now() + LEASE);
         let Ok(renewal) = bench.watchdog.keep_with(&hold, keep) else {

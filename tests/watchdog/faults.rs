@@ -45,7 +45,7 @@ struct Bench {
 fn bench(locks: usize, io_timeout: Duration) -> Bench {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
-    let watchdog = Watchdog::start(&pool(&proxy.url(), io_timeout)).unwrap();
+    let watchdog = Watchdog::new(&pool(&proxy.url(), io_timeout)).unwrap();
     let mut conn = server.connection().unwrap();
     // A short time-out may end before a busy machine answers.
     let tries = if io_timeout < 1_000 * MS { 5 } else { 1 };

@@ -33,7 +33,7 @@ fn bench() -> Bench {
         .build(&redis::Client::open(server.url()).unwrap())
         .unwrap();
     Bench {
-        watchdog: Watchdog::start(&pool).unwrap(),
+        watchdog: Watchdog::new(&pool).unwrap(),
         pool,
         conn: server.connection().unwrap(),
         server,
@@ -90,7 +90,7 @@ fn a_lock_of_another_holder_is_not_renewed() {
         let refused = bench.watchdog.keep(hold, LONG).unwrap_err();
         assert!(matches!(refused, Error::Lost { .. }), "{refused}");
     }
-    let past = Keep::lease(LONG).held_until(Instant::now());
+    let past = Keep::new(LONG).held_until(Instant::now());
     assert!(matches!(
         bench.watchdog.keep_with(&hold, past),
         Err(Error::Lost { .. })
@@ -107,13 +107,13 @@ fn invalid_leases_are_refused() {
     let hold = take(&mut bench.conn, "a", LONG).unwrap();
     let day = Duration::from_hours(24);
     for (argument, keep) in [
-        ("lease", Keep::lease(Duration::ZERO)),
-        ("lease", Keep::lease(day + MS)),
-        ("lease", Keep::lease(Duration::MAX)),
-        ("max_hold", Keep::lease(LONG).max_hold(Duration::ZERO)),
+        ("lease", Keep::new(Duration::ZERO)),
+        ("lease", Keep::new(day + MS)),
+        ("lease", Keep::new(Duration::MAX)),
+        ("max_hold", Keep::new(LONG).max_hold(Duration::ZERO)),
         (
             "held_until",
-            Keep::lease(LONG).held_until(Instant::now() + day + LONG),
+            Keep::new(LONG).held_until(Instant::now() + day + LONG),
         ),
     ] {
         let refused = bench.watchdog.keep_with(&hold, keep).unwrap_err();
@@ -122,7 +122,7 @@ fn invalid_leases_are_refused() {
             "{refused}"
         );
     }
-    let for_ever = Keep::lease(day).max_hold(Duration::MAX);
+    let for_ever = Keep::new(day).max_hold(Duration::MAX);
     assert!(bench.watchdog.keep_with(&hold, for_ever).unwrap().is_held());
 }
 
@@ -149,7 +149,7 @@ fn how_a_loss_is_reported() {
 fn the_newer_protocol_makes_no_difference() {
     let mut bench = bench();
     let url = format!("{}?protocol=resp3", bench.server.url());
-    let watchdog = Watchdog::start(&Pool::connect(&url).unwrap()).unwrap();
+    let watchdog = Watchdog::new(&Pool::connect(&url).unwrap()).unwrap();
     let hold = take(&mut bench.conn, "a", LONG).unwrap();
     let renewal = watchdog.keep(&hold, 3_000 * MS).unwrap();
     let () = bench.conn.del("lock:a").unwrap();
@@ -238,7 +238,7 @@ fn max_hold_ends_a_hold_that_would_go_on() {
     let hold = take(&mut bench.conn, "a", 900 * MS).unwrap();
     let (called, calls) = mpsc::channel();
     let kept = Instant::now();
-    let keep = Keep::lease(3_000 * MS).max_hold(900 * MS);
+    let keep = Keep::new(3_000 * MS).max_hold(900 * MS);
     let renewal = bench.watchdog.keep_with(&hold, keep).unwrap();
     renewal
         .lost()
@@ -266,11 +266,11 @@ fn max_hold_ends_a_hold_that_would_go_on() {
 fn a_known_end_saves_the_first_round_trip() {
     let mut bench = bench();
     let proxy = Proxy::in_front_of(&bench.server).unwrap();
-    let watchdog = Watchdog::start(&Pool::connect(&proxy.url()).unwrap()).unwrap();
+    let watchdog = Watchdog::new(&Pool::connect(&proxy.url()).unwrap()).unwrap();
     let (before, lease) = (Instant::now(), 3_000 * MS);
     let hold = take(&mut bench.conn, "a", lease).unwrap();
     let (renewal, traffic) = proxy.traffic_of(|| {
-        let keep = Keep::lease(lease).held_until(before + lease);
+        let keep = Keep::new(lease).held_until(before + lease);
         watchdog.keep_with(&hold, keep).unwrap()
     });
     assert!(

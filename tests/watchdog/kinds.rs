@@ -29,7 +29,7 @@ fn each_kind() {
 
 fn every_kind_is_kept_and_its_loss_told() {
     let (server, mut conn) = start();
-    let watchdog = Watchdog::start(&Pool::connect(&server.url()).unwrap()).unwrap();
+    let watchdog = Watchdog::new(&Pool::connect(&server.url()).unwrap()).unwrap();
     let (token, owner) = (Token::random(), Owner::current_thread());
     let book = take_all(&mut conn, &token, &owner);
 
@@ -110,7 +110,7 @@ fn keep_those_with_a_companion(server: &Server, watchdog: &Watchdog) -> [Renewal
 /// companion is repaired before.
 fn a_companion_of_another_type_refuses_renewals_and_is_no_loss() {
     let (server, mut conn) = start();
-    let watchdog = Watchdog::start(&Pool::connect(&server.url()).unwrap()).unwrap();
+    let watchdog = Watchdog::new(&Pool::connect(&server.url()).unwrap()).unwrap();
     let renewals = keep_those_with_a_companion(&server, &watchdog);
     let companions = WITH_COMPANION.map(|name| format!("{{lock:{name}}}:lease"));
     for companion in &companions {
@@ -135,7 +135,7 @@ fn a_companion_of_another_type_refuses_renewals_and_is_no_loss() {
 
 fn a_lock_that_became_another_kind_is_lost_at_once() {
     let (server, mut conn) = start();
-    let watchdog = Watchdog::start(&Pool::connect(&server.url()).unwrap()).unwrap();
+    let watchdog = Watchdog::new(&Pool::connect(&server.url()).unwrap()).unwrap();
     for other in [["ZADD", "1", "a"], ["HSET", "a", "b"]] {
         redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
         let renewals = keep_those_with_a_companion(&server, &watchdog);

@@ -39,7 +39,7 @@ fn a_missing_server() {
 fn a_restarted_server_that_has_kept_the_locks_costs_nothing() {
     let saving = ["--appendonly", "yes", "--appendfsync", "always"];
     let mut server = Server::start_with(&saving).unwrap();
-    let watchdog = Watchdog::start(&pool(&server.url(), 1_000 * MS)).unwrap();
+    let watchdog = Watchdog::new(&pool(&server.url(), 1_000 * MS)).unwrap();
     let mut conn = server.connection().unwrap();
     // So far apart that the first batch after the kill contains only one of them.
     let renewals = [("a", 0), ("b", 300)].map(|(name, later)| {
@@ -62,7 +62,7 @@ fn a_restarted_server_that_has_kept_the_locks_costs_nothing() {
 
 fn a_restarted_server_that_has_lost_the_lock_tells_the_loss() {
     let mut server = Server::start().unwrap();
-    let watchdog = Watchdog::start(&pool(&server.url(), 1_000 * MS)).unwrap();
+    let watchdog = Watchdog::new(&pool(&server.url(), 1_000 * MS)).unwrap();
     let hold = take(&mut server.connection().unwrap(), "a", LEASE).unwrap();
     let renewal = watchdog.keep(&hold, LEASE).unwrap();
     server.kill().unwrap();
@@ -78,7 +78,7 @@ fn what_cannot_be_asked_is_not_kept() {
     let mut server = Server::start().unwrap();
     // A silent server fails at the time-outs; a server that answers gets all the time it needs.
     let [short, long] = [250 * MS, PATIENCE]
-        .map(|io_timeout| Watchdog::start(&pool(&server.url(), io_timeout)).unwrap());
+        .map(|io_timeout| Watchdog::new(&pool(&server.url(), io_timeout)).unwrap());
     let mut conn = server.connection().unwrap();
     let hold = take(&mut conn, "a", 60_000 * MS).unwrap();
 
@@ -100,7 +100,7 @@ fn what_cannot_be_asked_is_not_kept() {
     assert!(matches!(failure, Error::Redis { .. }), "{failure}");
 
     server.kill().unwrap();
-    let failure = short.keep_with(&hold, Keep::lease(LEASE)).unwrap_err();
+    let failure = short.keep_with(&hold, Keep::new(LEASE)).unwrap_err();
     assert!(matches!(failure, Error::Pool { .. }), "{failure}");
     for watchdog in [short, long] {
         assert_eq!(format!("{watchdog:?}"), "Watchdog { leases: 0, .. }");
@@ -111,7 +111,7 @@ fn what_cannot_be_asked_is_not_kept() {
 /// stopped.
 fn a_stop_while_connecting_neither_waits_nor_is_overtaken() {
     let server = Server::start().unwrap();
-    let watchdog = Watchdog::start(&pool(&server.url(), 2_000 * MS)).unwrap();
+    let watchdog = Watchdog::new(&pool(&server.url(), 2_000 * MS)).unwrap();
     let mut conn = server.connection().unwrap();
     let keep = |conn: &mut Connection, name| {
         let hold = take(conn, name, 60_000 * MS).unwrap();

@@ -33,7 +33,7 @@ fn keep_all(server: &Server, watchdog: &Watchdog, locks: u32, within: Duration) 
         .map(|(number, hold)| {
             let begin = started + within * number / locks;
             thread::sleep(begin.saturating_duration_since(Instant::now()));
-            let keep = Keep::lease(LEASE).held_until(end);
+            let keep = Keep::new(LEASE).held_until(end);
             watchdog.keep_with(hold, keep).unwrap()
         })
         .collect()
@@ -57,7 +57,7 @@ fn two_hundred_locks_come_to_share_two_round_trips() {
 fn assert_round_trips_a_third(locks: u32, most: usize) {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
-    let watchdog = Watchdog::start(&Pool::connect(&proxy.url()).unwrap()).unwrap();
+    let watchdog = Watchdog::new(&Pool::connect(&proxy.url()).unwrap()).unwrap();
     let renewals = keep_all(&server, &watchdog, locks, THIRD / 2);
     // The first one includes the connect.
     thread::sleep(THIRD);

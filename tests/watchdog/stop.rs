@@ -33,7 +33,7 @@ fn no_renewal_comes_after_a_stop_in_a_million() {
 /// sees it, is learned from batch to batch.
 fn race(locks: usize) {
     let server = Server::start().unwrap();
-    let watchdog = Watchdog::start(&Pool::connect(&server.url()).unwrap()).unwrap();
+    let watchdog = Watchdog::new(&Pool::connect(&server.url()).unwrap()).unwrap();
     let holds = held(&server, locks);
     let mut history = History::from_now_on(&server, locks);
     let mut about_due = LEASE / 3;
@@ -73,7 +73,7 @@ fn stop_all(server: &Server, watchdog: &Watchdog, holds: &[(usize, Hold)], about
 /// execute at any time.
 fn stop_after(pause: Duration, watchdog: &Watchdog, hold: &Hold) -> RenewalState {
     // The locks are held for a minute, so no pause of the machine ends one.
-    let keep = Keep::lease(LEASE).held_until(Instant::now() + Duration::from_secs(30));
+    let keep = Keep::new(LEASE).held_until(Instant::now() + Duration::from_secs(30));
     let renewal = watchdog.keep_with(hold, keep).unwrap();
     thread::sleep(pause);
     renewal.stop()

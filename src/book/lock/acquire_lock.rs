@@ -174,6 +174,6 @@ pub(in crate::book) fn wanted(
         again: take_or_set_end(&lock, &token, Some(lease_millis)),
         lock,
         token,
-        acquire_timeout,
+        timeout: acquire_timeout,
     }
 }

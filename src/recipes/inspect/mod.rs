@@ -202,7 +202,7 @@ fn moment(millis: u64) -> Option<SystemTime> {
 }
 
 /// A holder of a lock. Less is known of a holder that does not use this crate.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Holder {
     part: Part,

@@ -155,10 +155,10 @@ pub fn try_acquire(
     })
 }
 
-/// Acquires the lock, waiting up to `acquire_timeout` for it.
+/// Acquires the lock, waiting up to `timeout` for it.
 ///
 /// Like [`try_acquire`], but retries after a random 1 to 10 ms. Tries at least once, even if
-/// `acquire_timeout` is zero; `Duration::MAX` waits forever. `Ok(None)`: another holder had the
+/// `timeout` is zero; `Duration::MAX` waits forever. `Ok(None)`: another holder had the
 /// lock until the deadline. All attempts use the same token, and an attempt without a timely reply
 /// is repeated while the connection is open.
 ///
@@ -185,13 +185,13 @@ pub fn acquire(
     conn: &mut Connection,
     name: &str,
     token: &Token,
-    acquire_timeout: Duration,
+    timeout: Duration,
     end: End,
 ) -> Result<Option<Grant>> {
     Operation::new("mutex::acquire", name).run(|operation| {
         let (hold, lease) = end.of(Hold::mutex(name, token)?)?;
         let call = acquiring(&hold, lease, BusyReply::No);
-        hold.acquire(conn, operation, acquire_timeout, &call)
+        hold.acquire(conn, operation, timeout, &call)
     })
 }
 

@@ -60,10 +60,10 @@ pub fn try_acquire_read(
     })
 }
 
-/// Acquires the lock for reading, waiting up to `acquire_timeout` for the writers.
+/// Acquires the lock for reading, waiting up to `timeout` for the writers.
 ///
 /// Retries after a random 1 to 10 ms, so that waiters do not retry in step. Tries at least once,
-/// even if `acquire_timeout` is zero; `Duration::MAX` waits forever. `Ok(false)`: a writer held the
+/// even if `timeout` is zero; `Duration::MAX` waits forever. `Ok(false)`: a writer held the
 /// lock or waited until the deadline. Otherwise like [`try_acquire_read`], with the same token for
 /// all attempts. One round trip on a free lock, and one per retry.
 ///
@@ -89,13 +89,13 @@ pub fn acquire_read(
     conn: &mut Connection,
     name: &str,
     token: &Token,
-    acquire_timeout: Duration,
+    timeout: Duration,
     lease: Duration,
 ) -> Result<bool> {
     Operation::new("read_write::acquire_read", name).run(|operation| {
         let hold = Hold::read(name, token)?;
         let call = acquiring_read(&hold, lease_millis("lease", lease)?, BusyReply::No);
-        let granted = hold.acquire(conn, operation, acquire_timeout, &call)?;
+        let granted = hold.acquire(conn, operation, timeout, &call)?;
         Ok(granted.is_some())
     })
 }
@@ -216,11 +216,11 @@ pub fn try_acquire_write(
     })
 }
 
-/// Acquires the lock for writing, waiting up to `acquire_timeout` and keeping new readers out
+/// Acquires the lock for writing, waiting up to `timeout` and keeping new readers out
 /// meanwhile.
 ///
 /// Retries after a random 1 to 10 ms, so that waiters do not retry in step. Tries at least once,
-/// even if `acquire_timeout` is zero, which does not keep readers out; `Duration::MAX` waits
+/// even if `timeout` is zero, which does not keep readers out; `Duration::MAX` waits
 /// forever. `Ok(None)`: another holder had it until the deadline. Otherwise like
 /// [`try_acquire_write`], with the same token for all attempts.
 ///
@@ -251,14 +251,14 @@ pub fn acquire_write(
     conn: &mut Connection,
     name: &str,
     token: &Token,
-    acquire_timeout: Duration,
+    timeout: Duration,
     lease: Duration,
 ) -> Result<Option<Grant>> {
     Operation::new("read_write::acquire_write", name).run(|operation| {
         let hold = Hold::write(name, token)?;
-        let waits = !acquire_timeout.is_zero();
+        let waits = !timeout.is_zero();
         let call = acquiring_write(&hold, lease_millis("lease", lease)?, waits, BusyReply::No);
-        let granted = hold.acquire(conn, operation, acquire_timeout, &call);
+        let granted = hold.acquire(conn, operation, timeout, &call);
         if waits && has_given_up(&granted) {
             // If this fails, the intent expires within a second.
             let _ = releasing(&hold, Side::Intent).asks(conn);

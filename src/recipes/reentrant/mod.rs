@@ -155,11 +155,11 @@ pub fn try_acquire(
     })
 }
 
-/// Acquires the lock, or enters it again, waiting up to `acquire_timeout` while another owner has
+/// Acquires the lock, or enters it again, waiting up to `timeout` while another owner has
 /// it.
 ///
 /// Like [`try_acquire`], but retries after a random 1 to 10 ms. Tries at least once, even if
-/// `acquire_timeout` is zero; `Duration::MAX` waits forever. `Ok(None)`: another owner had the lock
+/// `timeout` is zero; `Duration::MAX` waits forever. `Ok(None)`: another owner had the lock
 /// until the deadline. All attempts use the same token, and an attempt without a timely reply is
 /// repeated while the connection is open.
 ///
@@ -186,13 +186,13 @@ pub fn acquire(
     name: &str,
     owner: &Owner,
     token: &Token,
-    acquire_timeout: Duration,
+    timeout: Duration,
     lease: Duration,
 ) -> Result<Option<Grant>> {
     Operation::new("reentrant::acquire", name).run(|operation| {
         let hold = Hold::reentrant(name, owner, token)?;
         let call = acquiring(&hold, lease_millis("lease", lease)?, BusyReply::No);
-        hold.acquire(conn, operation, acquire_timeout, &call)
+        hold.acquire(conn, operation, timeout, &call)
     })
 }
 

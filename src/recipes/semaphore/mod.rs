@@ -122,10 +122,10 @@ pub fn try_acquire(
     })
 }
 
-/// Acquires a permit, waiting up to `acquire_timeout` while none is free.
+/// Acquires a permit, waiting up to `timeout` while none is free.
 ///
 /// Like [`try_acquire`], but retries after a random 1 to 10 ms. Tries at least once, even if
-/// `acquire_timeout` is zero; `Duration::MAX` waits forever. `Ok(false)`: none was free until the
+/// `timeout` is zero; `Duration::MAX` waits forever. `Ok(false)`: none was free until the
 /// deadline. All attempts use the same token, and an attempt without a timely reply is repeated
 /// while the connection is open.
 ///
@@ -152,13 +152,13 @@ pub fn acquire(
     name: &str,
     permits: u32,
     token: &Token,
-    acquire_timeout: Duration,
+    timeout: Duration,
     lease: Duration,
 ) -> Result<bool> {
     Operation::new("semaphore::acquire", name).run(|operation| {
         let hold = Hold::semaphore(name, token)?.among(permits)?;
         let call = acquiring(&hold, lease_millis("lease", lease)?, BusyReply::No);
-        let granted = hold.acquire(conn, operation, acquire_timeout, &call)?;
+        let granted = hold.acquire(conn, operation, timeout, &call)?;
         Ok(granted.is_some())
     })
 }

@@ -28,7 +28,7 @@ pub(crate) struct WantedLock {
     pub(crate) first: Cmd,
     /// Every later attempt.
     pub(crate) again: Call,
-    pub(crate) acquire_timeout: Duration,
+    pub(crate) timeout: Duration,
 }
 
 /// The state of a wanted lock during its transaction.
@@ -166,7 +166,7 @@ impl<'a> WatchedConnection<'a> {
             return Ok(None);
         }
         let (operation, keys) = (self.watched.operation, self.keys);
-        let (token, timeout) = (&wanted.token, wanted.acquire_timeout);
+        let (token, timeout) = (&wanted.token, wanted.timeout);
         let mut first = Some(&wanted.first);
         let mut unanswered = false;
         let watched = &mut self.watched;

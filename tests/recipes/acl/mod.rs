@@ -332,7 +332,7 @@ fn what_renewing_needs_is_enough_for_the_watchdog() {
     let token = Token::random();
     let needs = [rules("`renew_read`"), vec!["~{lock:app:*}:lease".into()]].concat();
     let pool = Pool::connect(&bench.url(&needs)).unwrap();
-    let watchdog = Watchdog::start(&pool).unwrap();
+    let watchdog = Watchdog::new(&pool).unwrap();
     let conn = &mut bench.operator;
     assert!(read_write::try_acquire_read(conn, NAME, &token, LEASE).unwrap());
     let hold = Hold::read(NAME, &token).unwrap();

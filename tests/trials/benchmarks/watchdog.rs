@@ -19,7 +19,7 @@ const TICK: f64 = 0.01;
 pub(crate) fn watchdog(server: &Server, leases: u32, thirds: u32) -> anyhow::Result<()> {
     let holds = hold_all(server, leases)?;
     let proxy = Proxy::in_front_of(server)?;
-    let counted = Watchdog::start(&Pool::connect(&proxy.url())?)?;
+    let counted = Watchdog::new(&Pool::connect(&proxy.url())?)?;
     let memory = resident_bytes()?;
     let renewals = keep_all(&counted, &holds)?;
     let memory = resident_bytes()?.saturating_sub(memory);
@@ -29,7 +29,7 @@ pub(crate) fn watchdog(server: &Server, leases: u32, thirds: u32) -> anyhow::Res
     drop(renewals);
     drop(counted);
 
-    let watchdog = Watchdog::start(&Pool::connect(&server.url())?)?;
+    let watchdog = Watchdog::new(&Pool::connect(&server.url())?)?;
     let renewals = keep_all(&watchdog, &holds)?;
     thread::sleep(LEASE / 3);
     let (cpu, started) = (cpu_seconds()?, Instant::now());
@@ -72,7 +72,7 @@ fn hold_all(server: &Server, leases: u32) -> anyhow::Result<Vec<Hold>> {
 
 fn keep_all(watchdog: &Watchdog, holds: &[Hold]) -> anyhow::Result<Vec<Renewal>> {
     let until = Instant::now() + LEASE;
-    let keep = |hold| Ok(watchdog.keep_with(hold, Keep::lease(LEASE).held_until(until))?);
+    let keep = |hold| Ok(watchdog.keep_with(hold, Keep::new(LEASE).held_until(until))?);
     holds.iter().map(keep).collect()
 }
 

@@ -149,7 +149,7 @@ impl Lifetimes {
 /// a random 1 to 10 ms, with the same token. `Ok(false)`: a writer held the lock until the
 /// deadline. One round trip for each attempt.
 ///
-/// The hold lasts as long as `leases.read`, from when the server grants it, in milliseconds. If
+/// The hold lasts as long as `lifetimes.read`, from when the server grants it, in milliseconds. If
 /// repeated with the same token it counts once, and its time counts from the second attempt.
 ///
 /// # Errors
@@ -169,10 +169,10 @@ impl Lifetimes {
 ///
 /// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// let mut conn = pool.get()?;
-/// let (token, leases) = (Token::random(), one_hash::Lifetimes::default());
-/// if one_hash::acquire_read(&mut conn, "lockKey", &token, Duration::from_secs(5), &leases)? {
+/// let (token, lifetimes) = (Token::random(), one_hash::Lifetimes::default());
+/// if one_hash::acquire_read(&mut conn, "lockKey", &token, Duration::from_secs(5), &lifetimes)? {
 ///     // … read, for less than a second …
-///     one_hash::release_read(&mut conn, "lockKey", &token, &leases)?;
+///     one_hash::release_read(&mut conn, "lockKey", &token, &lifetimes)?;
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -181,10 +181,10 @@ pub fn acquire_read(
     key: &str,
     token: &Token,
     acquire_timeout: Duration,
-    leases: &Lifetimes,
+    lifetimes: &Lifetimes,
 ) -> Result<bool> {
     Operation::new("one_hash::acquire_read", key).run(|operation| {
-        let call = leases.call(&ACQUIRE_READ_ONE_HASH, key, token)?;
+        let call = lifetimes.call(&ACQUIRE_READ_ONE_HASH, key, token)?;
         acquired(conn, operation, token, acquire_timeout, &call)
     })
 }
@@ -195,7 +195,7 @@ pub fn acquire_read(
 /// a random 1 to 10 ms, with the same token. Readers that come meanwhile go first. `Ok(false)`:
 /// someone else held the lock until the deadline. One round trip for each attempt.
 ///
-/// The hold lasts as long as `leases.write`, from when the server grants it, in milliseconds. If
+/// The hold lasts as long as `lifetimes.write`, from when the server grants it, in milliseconds. If
 /// repeated with the same token it counts once, and its time counts from the second attempt.
 ///
 /// # Errors
@@ -209,10 +209,10 @@ pub fn acquire_read(
 ///
 /// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// let mut conn = pool.get()?;
-/// let (token, leases) = (Token::random(), one_hash::Lifetimes::default());
-/// if one_hash::acquire_write(&mut conn, "lockKey", &token, Duration::from_secs(5), &leases)? {
+/// let (token, lifetimes) = (Token::random(), one_hash::Lifetimes::default());
+/// if one_hash::acquire_write(&mut conn, "lockKey", &token, Duration::from_secs(5), &lifetimes)? {
 ///     // … write, for less than three seconds …
-///     one_hash::release_write(&mut conn, "lockKey", &token, &leases)?;
+///     one_hash::release_write(&mut conn, "lockKey", &token, &lifetimes)?;
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -221,10 +221,10 @@ pub fn acquire_write(
     key: &str,
     token: &Token,
     acquire_timeout: Duration,
-    leases: &Lifetimes,
+    lifetimes: &Lifetimes,
 ) -> Result<bool> {
     Operation::new("one_hash::acquire_write", key).run(|operation| {
-        let call = leases.call(&ACQUIRE_WRITE_ONE_HASH, key, token)?;
+        let call = lifetimes.call(&ACQUIRE_WRITE_ONE_HASH, key, token)?;
         acquired(conn, operation, token, acquire_timeout, &call)
     })
 }
@@ -232,7 +232,7 @@ pub fn acquire_write(
 /// Releases a reader's hold. `Ok(false)`: its time was over, so a writer may have held the lock
 /// since then; nothing was changed.
 ///
-/// Pass the `leases` of the acquire. The last reader's release frees the lock, for the article's
+/// Pass the `lifetimes` of the acquire. The last reader's release frees the lock, for the article's
 /// writers too. Waits only for the server. One round trip.
 ///
 /// # Errors
@@ -246,10 +246,10 @@ pub fn release_read(
     conn: &mut Connection,
     key: &str,
     token: &Token,
-    leases: &Lifetimes,
+    lifetimes: &Lifetimes,
 ) -> Result<bool> {
     Operation::new("one_hash::release_read", key).run(|operation| {
-        let call = leases.call(&RELEASE_READ_ONE_HASH, key, token)?;
+        let call = lifetimes.call(&RELEASE_READ_ONE_HASH, key, token)?;
         call.asks_for(operation, conn)
     })
 }
@@ -257,7 +257,7 @@ pub fn release_read(
 /// Releases the writer's hold. `Ok(false)`: its time was over, so someone else may have held the
 /// lock since then; nothing was changed.
 ///
-/// Pass the `leases` of the acquire. Waits only for the server. One round trip.
+/// Pass the `lifetimes` of the acquire. Waits only for the server. One round trip.
 ///
 /// # Errors
 /// - [`Error::Invalid`]: as for [`acquire_read`]. Nothing was sent.
@@ -270,10 +270,10 @@ pub fn release_write(
     conn: &mut Connection,
     key: &str,
     token: &Token,
-    leases: &Lifetimes,
+    lifetimes: &Lifetimes,
 ) -> Result<bool> {
     Operation::new("one_hash::release_write", key).run(|operation| {
-        let call = leases.call(&RELEASE_WRITE_ONE_HASH, key, token)?;
+        let call = lifetimes.call(&RELEASE_WRITE_ONE_HASH, key, token)?;
         call.asks_for(operation, conn)
     })
 }

@@ -56,7 +56,7 @@ pub(super) fn watchdog(hand: &mut Hand) -> anyhow::Result<()> {
     let fence = grant.fencing_token().get();
     hand.granted(id, Some(fence), Some(token.to_string()));
     let hold = Hold::mutex("d0", &token)?;
-    let keep = Keep::lease(LEASE).held_until(before + LEASE);
+    let keep = Keep::new(LEASE).held_until(before + LEASE);
     let kept = hand.watchdog.as_ref().map(|dog| dog.keep_with(&hold, keep));
     if let Some(Ok(renewal)) = kept {
         hand.hold(id, "d0", Some(fence), || renewal.is_held());

@@ -44,7 +44,7 @@ impl Reach {
 
     pub(super) fn watchdog(&self) -> Result<Watchdog> {
         match self {
-            Self::Pool(pool) => Watchdog::start(pool),
+            Self::Pool(pool) => Watchdog::new(pool),
             Self::Nodes(nodes) => Ok(Watchdog::on_nodes(nodes)),
         }
     }
