@@ -158,13 +158,7 @@ impl Lease {
         let name = "Lease::commit_once";
         self.operation(name).run(|_| {
             self.check_here(name)?;
-            check_size("operation_id", operation_id)?;
-            let millis = lease_millis("remember", remember)?;
-            let mark = CommitMark {
-                key: self.hold().lock.mark(operation_id),
-                millis,
-                by: self.hold().owner.clone(),
-            };
+            let mark = self.mark(operation_id, remember)?;
             let commit = self.build_commit(name, build)?.once(mark);
             let sent = self.send_checked(name, || self.send(&commit))?;
             Ok(sent.map_or_else(Committed::Before, |_| Committed::Now))
@@ -206,7 +200,7 @@ impl Lease {
     ) -> Result<()> {
         self.check_here(RELEASING)?;
         let commit = HeldCommit::new(operation, hold.proof(), build)?
-            .releasing(hold.giving_back_while_watched());
+            .releasing(vec![hold.giving_back_while_watched()]);
         // The caller's closure may have forked the process.
         self.stack.process.refuse_forked_child()?;
         let answer_by = Deadline::after(self.stack.server.limits().answer);
@@ -314,6 +308,16 @@ impl Lease {
         })
     }
 
+    /// Returns the mark of this operation beside the lock.
+    pub(super) fn mark(&self, operation_id: &str, remember: Duration) -> Result<CommitMark> {
+        check_size("operation_id", operation_id)?;
+        Ok(CommitMark {
+            key: self.hold().lock.mark(operation_id),
+            millis: lease_millis("remember", remember)?,
+            by: self.hold().owner.clone(),
+        })
+    }
+
     fn committed(
         &self,
         name: &'static str,
@@ -367,16 +371,18 @@ impl Lease {
     /// Sends a transaction, and sends it again if it found the lock lost but a look finds it held:
     /// then a replica that is behind its master answered the read of the proof.
     fn unless_behind<T>(&self, mut send: impl FnMut() -> Result<T>) -> Result<T> {
-        let done = send();
-        let Err(Error::Lost { .. }) = done else {
-            return done;
-        };
+        match send() {
+            Err(Error::Lost { .. }) if self.is_found_ours() => send(),
+            done => done,
+        }
+    }
+
+    /// Asks the server whether the lock is ours, also after the renewals were stopped.
+    pub(super) fn is_found_ours(&self) -> bool {
         let look = Ask::Look.of(self.hold());
         let asked = self.stack.server.ask(&look, Patience::USUAL);
-        match asked.map(|asked| Evidence::of(asked.write_result())) {
-            Ok(Evidence::Ours(_)) => send(),
-            _ => done,
-        }
+        let evidence = asked.map(|asked| Evidence::of(asked.write_result()));
+        matches!(evidence, Ok(Evidence::Ours(_)))
     }
 
     /// Asks whether a key of another type is the lock's own.

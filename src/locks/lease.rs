@@ -26,7 +26,7 @@ use crate::{
         lease_state::{LeaseState, RenewalState},
         signal::LostSignal,
     },
-    server::{Patience, RenewalError},
+    server::{Patience, RenewalError, Reply},
     waiting::{HandOverBudget, PastHold},
 };
 
@@ -258,12 +258,7 @@ impl Lease {
     /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: no answer, so it is unknown. The
     ///   lease does not change.
     pub fn verify(&self) -> Result<()> {
-        let name = "Lease::verify";
-        self.operation(name).run(|_| {
-            self.stack.process.refuse_forked_child()?;
-            self.ask(name, Ask::Look)?;
-            self.check_for(name)
-        })
+        self.asks("Lease::verify", || Ok(Ask::Look))
     }
 
     /// Extends the lease to end this long from now, 1 ms to 24 h. One round trip.
@@ -282,20 +277,35 @@ impl Lease {
     #[doc(alias = "extend")]
     #[doc(alias = "refresh")]
     pub fn renew(&self, lease: Duration) -> Result<()> {
-        let name = "Lease::renew";
+        self.asks("Lease::renew", || self.extension(lease))
+    }
+
+    fn asks(&self, name: &'static str, ask: impl FnOnce() -> Result<Ask>) -> Result<()> {
         self.operation(name).run(|_| {
             self.stack.process.refuse_forked_child()?;
-            lease_millis("lease", lease)?;
-            let lease = self
-                .lease_state()
-                .terms()
-                .capped(lease, self.stack.clock.now());
-            let sent = self.ask(name, Ask::Renew(lease))?;
-            if self.handle.extend(sent + lease.saturating_sub(self.skew)) {
-                return Ok(());
-            }
-            Err(self.lost_for(name))
+            let ask = ask()?;
+            let sent = self.ask(name, ask)?;
+            self.confirmed(name, ask, sent)
         })
+    }
+
+    /// Returns the question that extends the lease to this length.
+    pub(super) fn extension(&self, lease: Duration) -> Result<Ask> {
+        lease_millis("lease", lease)?;
+        let now = self.stack.clock.now();
+        Ok(Ask::Renew(self.lease_state().terms().capped(lease, now)))
+    }
+
+    /// Records that the lock was ours after a question that was sent at this moment.
+    pub(super) fn confirmed(&self, name: &'static str, ask: Ask, sent: Instant) -> Result<()> {
+        let is_held = match ask {
+            Ask::Look => self.is_held(),
+            Ask::Renew(lease) => self.handle.extend(sent + lease.saturating_sub(self.skew)),
+        };
+        if is_held {
+            return Ok(());
+        }
+        Err(self.lost_for(name))
     }
 
     pub(crate) fn lease_state(&self) -> &LeaseState {
@@ -343,6 +353,16 @@ impl Lease {
             return Err(self.lost_for(name));
         }
         let asked = (self.stack.server).ask(&ask.of(self.hold()), Patience::USUAL);
+        self.judge(name, ask, asked)
+    }
+
+    /// Returns the time just before the call was sent, if the reply says that the lock is ours.
+    pub(super) fn judge(
+        &self,
+        name: &'static str,
+        ask: Ask,
+        asked: Result<Reply>,
+    ) -> Result<Instant> {
         if ask.is_renewal() && asked.as_ref().is_ok_and(|asked| asked.again) {
             // The call was sent twice, and the first may still be executed, whatever the reply to
             // the second.

@@ -18,6 +18,7 @@ mod commit;
 mod release;
 mod run;
 mod set;
+mod set_commit;
 mod set_wait;
 mod stack;
 mod stacks;

@@ -9,28 +9,27 @@
 //! meanwhile, and the loss of one ends the wait. If a lock is not acquired, [`let_go_all`] releases
 //! the others, as it does when the guard is released or dropped.
 
-use std::{mem, sync::Arc, time::Duration};
-
-use redis::Pipeline;
+use std::{mem, slice, sync::Arc, time::Duration};
 
 use super::{
     acquire::{Wait, ask_together_first},
     lease::Lease,
     lock::Lock,
     options::Options,
-    release::let_go_all,
+    release::{ask_together, let_go_all},
     set_wait::SetWait,
+    stack::Stack,
 };
 use crate::{
-    error::{Error, Operation, Result, ensure},
-    recipes::{HeldCommit, Proof, Transaction, WatchedConnection},
-    renewing::signal::LostSignal,
+    error::{Error, Operation, Result},
+    renewing::{entry::Ask, signal::LostSignal},
+    server::{Patience, Reply},
     time::Deadline,
     token::FencingToken,
+    wire::Call,
 };
 
 const RELEASE: &str = "Leases::release";
-const COMMIT: &str = "Leases::commit";
 
 /// Several locks of any kind, which any thread can acquire together.
 ///
@@ -190,7 +189,7 @@ impl LockSet {
 #[derive(Debug)]
 #[must_use = "dropping it releases the locks at once"]
 pub struct Leases {
-    leases: Vec<Lease>,
+    pub(super) leases: Vec<Lease>,
 }
 
 impl Leases {
@@ -254,6 +253,11 @@ impl Leases {
         Ok(())
     }
 
+    /// Returns the leases in the order of their keys. The length of the iterator is their number.
+    pub fn iter(&self) -> slice::Iter<'_, Lease> {
+        self.leases.iter()
+    }
+
     /// Returns the lease of the lock with this name or key.
     ///
     /// `None`: the set has no such lock, or several of this name with different
@@ -295,7 +299,7 @@ impl Leases {
         self.check_for("Leases::check")
     }
 
-    fn check_for(&self, name: &'static str) -> Result<()> {
+    pub(super) fn check_for(&self, name: &'static str) -> Result<()> {
         (self.leases.iter()).try_for_each(|lease| lease.check_for(name))
     }
 
@@ -305,80 +309,56 @@ impl Leases {
         LostSignal::of_any(self.leases.iter().map(|lease| lease.handle.clone()))
     }
 
-    /// Writes the pipeline that `build` fills, in one transaction, only while all locks are held.
+    /// Asks the server whether all locks are still ours.
     ///
-    /// Like [`Lease::commit`]. The server watches all locks. Two round trips.
+    /// One round trip; on a cluster one to each shard, all at once.
     ///
     /// # Errors
-    /// - [`Error::Lost`]: names a lock that was lost. Nothing was written.
-    /// - [`Error::Invalid`]: the locks are not from one [`Locks`](crate::Locks) or, on a cluster,
-    ///   the locks and keys are in different slots. Give their names a common tag, as in
-    ///   `{bank}:4711` and `{bank}:4712`. Nothing was written.
-    /// - All others as [`Lease::commit`].
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
-    /// let leases = locks.all_of(["account:1", "account:2"]).acquire(Duration::from_secs(30))?;
-    /// leases.commit(|pipe| {
-    ///     pipe.decr("balance:1", 5).incr("balance:2", 5);
-    /// })?;
-    /// leases.release()?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    pub fn commit(&self, build: impl FnOnce(&mut Pipeline)) -> Result<()> {
-        self.operation(COMMIT).run(|operation| {
-            let first = self.on_one_server(COMMIT)?;
-            let commit = HeldCommit::new(operation, self.proof(), build)?;
-            // The caller's closure may have forked the process.
-            first.stack.process.refuse_forked_child()?;
-            self.send_checked(COMMIT, || first.on_pooled(|conn| commit.send(conn)))
-                .map(drop)
-        })
+    /// As [`Lease::verify`], for the first lock that is not ours or of which there is no answer.
+    pub fn verify(&self) -> Result<()> {
+        self.ask_all("Leases::verify", |_| Ok(Ask::Look))
     }
 
-    /// Reads, decides and writes in one transaction, only while all locks are held.
+    /// Extends all leases to end this long from now, 1 ms to 24 h, as [`Lease::renew`] does.
     ///
-    /// Like [`Lease::transaction`]. The server watches all locks, and the keys.
+    /// One round trip, as [`verify`](Self::verify); one for each lock if one of them has
+    /// [`Options::replicas`].
     ///
     /// # Errors
-    /// - [`Error::Lost`], [`Error::Invalid`]: as [`commit`](Self::commit).
-    /// - All others as [`Lease::transaction`].
-    ///
-    /// # Examples
-    /// ```no_run
-    /// use std::time::Duration;
-    ///
-    /// use leasehold::{Locks, redis::Commands};
-    ///
-    /// let locks = Locks::connect("redis://127.0.0.1/")?;
-    /// let leases = locks.all_of(["account:1", "account:2"]).acquire(Duration::from_secs(30))?;
-    /// let moved = leases.transaction(&[], |conn, pipe| {
-    ///     let funds: Option<i64> = conn.get("balance:1")?;
-    ///     if funds.unwrap_or(0) < 5 {
-    ///         return Ok(false); // nothing is written
-    ///     }
-    ///     pipe.decr("balance:1", 5).incr("balance:2", 5);
-    ///     Ok(true)
-    /// })?;
-    /// leases.release()?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    pub fn transaction<T>(
-        &self,
-        keys: &[&str],
-        mut attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
-    ) -> Result<T> {
-        let name = "Leases::transaction";
-        self.operation(name).run(|operation| {
-            let first = self.on_one_server(name)?;
-            let proof = self.proof();
-            let transaction = Transaction::while_held(operation, keys, &proof);
-            let attempted = self.send_checked(name, || {
-                first.on_pooled(|conn| transaction.run(conn, &mut attempt))
-            })?;
-            attempted.map(|(value, _)| value)
+    /// As [`Lease::renew`], for the first lease that was not extended. The others were.
+    #[doc(alias = "extend")]
+    pub fn renew(&self, lease: Duration) -> Result<()> {
+        self.ask_all("Leases::renew", |it| it.extension(lease))
+    }
+
+    /// Asks about all locks in one write to each server, unless a renewal waits for replicas.
+    fn ask_all(&self, name: &'static str, ask: impl FnMut(&Lease) -> Result<Ask>) -> Result<()> {
+        self.operation(name).run(|_| {
+            self.refuse_forked_child()?;
+            self.check_for(name)?;
+            let asks: Vec<Ask> = self.leases.iter().map(ask).collect::<Result<_>>()?;
+            let of_each = || self.leases.iter().zip(&asks);
+            let call =
+                |(lease, ask): (&Lease, &Ask)| (Arc::clone(&lease.stack), ask.of(lease.hold()));
+            let calls: Vec<_> = of_each().map(call).collect();
+            let waits =
+                |(lease, ask): (&Lease, &Ask)| ask.is_renewal() && lease.hold().replicas.is_some();
+            let replies: Vec<Result<Reply>> = if of_each().any(waits) {
+                let alone = |(stack, call): &(Arc<Stack<Lease>>, Call)| {
+                    stack.server.ask(call, Patience::USUAL)
+                };
+                calls.iter().map(alone).collect()
+            } else {
+                ask_together(&calls, Patience::USUAL).collect()
+            };
+            // Each is judged, also after the first that is lost.
+            let mut judged = Ok(());
+            for ((lease, ask), reply) in of_each().zip(replies) {
+                let sent = lease.judge(name, *ask, reply);
+                let confirmed = sent.and_then(|sent| lease.confirmed(name, *ask, sent));
+                judged = judged.and(confirmed);
+            }
+            judged
         })
     }
 
@@ -400,9 +380,8 @@ impl Leases {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn release(mut self) -> Result<()> {
-        let of_this_process = |lease: &Lease| lease.stack.process.refuse_forked_child();
-        let forked = self.leases.iter().try_for_each(of_this_process);
-        self.operation(RELEASE).run(|_| forked)?;
+        self.operation(RELEASE)
+            .run(|_| self.refuse_forked_child())?;
         let (mut lost, mut failed) = (Vec::new(), Ok(()));
         for (name, released) in self.let_go(Deadline::after(Duration::MAX)) {
             match released {
@@ -421,6 +400,16 @@ impl Leases {
         })
     }
 
+    /// The context of an error that concerns the whole set: the name of its first lock.
+    pub(super) fn operation(&self, name: &'static str) -> Operation<'_> {
+        Operation::new(name, self.leases.first().map_or("", Lease::name))
+    }
+
+    pub(super) fn refuse_forked_child(&self) -> Result<()> {
+        let of_this_process = |lease: &Lease| lease.stack.process.refuse_forked_child();
+        self.leases.iter().try_for_each(of_this_process)
+    }
+
     /// Releases all locks by the deadline, or leaves them to the watchdog's thread. Returns the
     /// results with the names. Must not be called in a forked child.
     fn let_go(&mut self, by: Deadline) -> Vec<(String, Result<()>)> {
@@ -429,89 +418,14 @@ impl Leases {
         let names = leases.iter().map(|lease| lease.name().to_owned());
         names.zip(released).collect()
     }
+}
 
-    /// Returns the first lease, for its server.
-    ///
-    /// # Errors
-    /// A lock is lost, this is a forked child, or the locks are from several `Locks`.
-    fn on_one_server(&self, name: &'static str) -> Result<&Lease> {
-        let Some(first) = self.leases.first() else {
-            return Err(Error::invalid("locks", "the set is empty"));
-        };
-        // In a forked child the state of a lease may stay locked forever.
-        first.stack.process.refuse_forked_child()?;
-        self.check_for(name)?;
-        // On a cluster the server checks the slots: a slot may have moved to another shard since
-        // its first lock was acquired.
-        let are_beside = (self.leases.iter()).all(|lease| lease.stack.is_sibling_of(&first.stack));
-        let reason = "a transaction needs all locks of the set to be from one `Locks`";
-        ensure(are_beside, "locks", reason)?;
-        Ok(first)
-    }
+impl<'a> IntoIterator for &'a Leases {
+    type Item = &'a Lease;
+    type IntoIter = slice::Iter<'a, Lease>;
 
-    /// The context of an error that concerns the whole set: the name of its first lock.
-    fn operation(&self, name: &'static str) -> Operation<'_> {
-        Operation::new(name, self.leases.first().map_or("", Lease::name))
-    }
-
-    fn proof(&self) -> Proof<'_> {
-        Proof::of_all(self.leases.iter().map(|lease| lease.hold().proof()))
-    }
-
-    /// Sends a transaction, which counts as outstanding for each lock, and records the loss if the
-    /// server reports one. `send` must not return an error of a caller's closure.
-    fn send_checked<T>(
-        &self,
-        name: &'static str,
-        mut send: impl FnMut() -> Result<T>,
-    ) -> Result<T> {
-        let mut done = self.send_tracked(&mut send);
-        if let Err(error @ Error::Lost { .. }) = &done {
-            self.find_the_lost(name, error);
-            // No lock is lost, so a replica that is behind its master answered the read of the
-            // proof.
-            if self.check_for(name).is_ok() {
-                done = self.send_tracked(send);
-            }
-        }
-        match done {
-            Err(Error::Redis { source, .. }) if source.code() == Some("CROSSSLOT") => {
-                let reason = "a transaction on a cluster needs all locks and keys in one slot, by \
-                              a {tag} in common";
-                Err(Error::invalid("locks", reason))
-            }
-            Err(error @ (Error::Lost { .. } | Error::WrongKind { .. })) => {
-                self.find_the_lost(name, &error);
-                self.check_for(name).and(Err(error))
-            }
-            done => done,
-        }
-    }
-
-    fn send_tracked<T>(&self, send: impl FnOnce() -> Result<T>) -> Result<T> {
-        let outstanding = || {
-            self.leases
-                .iter()
-                .map(|lease| lease.lease_state().outstanding())
-        };
-        outstanding().for_each(|mut it| it.commit_is_out());
-        let done = send();
-        if !matches!(done, Err(Error::Unknown { .. })) {
-            outstanding().for_each(|mut it| it.commit_is_answered());
-        }
-        done
-    }
-
-    /// Asks the server about each lock that the error of a transaction may mean. Two locks may have
-    /// the name that it gives, and a key of another type may be any lock's.
-    fn find_the_lost(&self, name: &'static str, error: &Error) {
-        let of_the_name = |lease: &&Lease| match error {
-            Error::Lost { context, .. } => lease.name() == context.lock,
-            _ => true,
-        };
-        for lease in self.leases.iter().filter(of_the_name) {
-            let _ = lease.look_if_lost(name);
-        }
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
     }
 }
 

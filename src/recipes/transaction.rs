@@ -124,8 +124,8 @@ pub(crate) struct HeldCommit<'a> {
     proof: Proof<'a>,
     /// The caller's writes.
     pub(crate) writes: Pipeline,
-    /// The command that releases the lock after the writes.
-    pub(crate) release: Option<Cmd>,
+    /// The commands that release the locks after the writes.
+    pub(crate) releases: Vec<Cmd>,
     pub(crate) mark: Option<CommitMark>,
 }
 
@@ -184,14 +184,14 @@ impl<'a> HeldCommit<'a> {
             operation,
             proof,
             writes,
-            release: None,
+            releases: Vec::new(),
             mark: None,
         })
     }
 
-    /// Also releases the lock in the transaction, with this command.
-    pub(crate) fn releasing(mut self, release: Cmd) -> Self {
-        self.release = Some(release);
+    /// Also releases the locks in the transaction, with these commands.
+    pub(crate) fn releasing(mut self, releases: Vec<Cmd>) -> Self {
+        self.releases = releases;
         self
     }
 
@@ -204,7 +204,7 @@ impl<'a> HeldCommit<'a> {
 
     /// Watches the lock and reads the proof of the hold in one round trip, then writes. An aborted
     /// transaction does not mean that the lock is lost, since a renewal also changes the key, so it
-    /// is retried. Returns the replies to the writes, and to the release. The inner error: the mark
+    /// is retried. Returns the replies to the writes, and to the releases. The inner error: the mark
     /// already exists.
     pub(crate) fn send(&self, conn: &mut Connection) -> Result<Result<Vec<Value>, LastRun>> {
         let keys: Vec<&str> = self.mark.iter().map(|mark| &*mark.key).collect();
@@ -219,13 +219,13 @@ impl<'a> HeldCommit<'a> {
                 setting = Some(mark.setting(now));
             }
             pipe.clone_from(&self.writes);
-            for command in self.release.iter().cloned().chain(setting) {
+            for command in self.releases.iter().cloned().chain(setting) {
                 pipe.add_command(command);
             }
             Ok(None)
         };
         let (earlier, mut results) = transaction.run(conn, attempt)??;
-        results.truncate(self.writes.len() + usize::from(self.release.is_some()));
+        results.truncate(self.writes.len() + self.releases.len());
         Ok(earlier.map_or(Ok(results), Err))
     }
 

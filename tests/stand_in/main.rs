@@ -16,6 +16,7 @@ mod commits;
 mod data;
 mod random;
 mod run;
+mod set_guards;
 mod sets;
 mod steps;
 mod unanswered;
