@@ -181,6 +181,11 @@ impl Point<'_> {
         self.add(Fault::Answer(Answer::Cut));
     }
 
+    /// The same, on all connections. New ones are refused for so long.
+    pub fn shut(self, length: Duration) {
+        self.add(Fault::Shut(length));
+    }
+
     /// The server executes this command and those after it, but the client gets no more replies.
     /// The connection stays open. A client that keeps sending is disconnected at last so that the
     /// test ends, and then the fault has not [happened](Proxy::happened).
@@ -308,6 +313,7 @@ impl Armed {
 
 enum Fault {
     CutBefore,
+    Shut(Duration),
     Run(Box<dyn FnOnce() + Send>),
     RunEachTime(Arc<Mutex<dyn FnMut() + Send>>),
     Pretend(Vec<u8>),

@@ -1,5 +1,5 @@
-//! A call whose connection closes before its answer is sent again: what then becomes of it, for
-//! every kind.
+//! A call without an answer, which is sent again if its connection was closed: what then becomes of
+//! it, for every kind.
 
 use std::time::Duration;
 
@@ -16,24 +16,48 @@ use crate::common::{
 
 const ANSWER: Duration = Duration::from_millis(1_200);
 
-/// What happens to the second copy, and whether the call may then know its outcome.
-type Second = (&'static str, bool, fn(Point<'_>));
+/// What happens to the call and to its second copy, and whether the call may then know its
+/// outcome.
+type Faults = (&'static str, bool, fn(Point<'_>, Point<'_>));
 
-const SECONDS: [Second; 8] = [
-    ("refused", false, |point| point.refuse("NOPERM no")),
-    ("refused for now", true, |point| {
-        point.refuse("LOADING not yet");
+/// Another master is no row: the key is not there, and other rules count for each call. They are
+/// tested with sentinels. Nor is a commit a call: it is sent once.
+const FAULTS: [Faults; 11] = [
+    ("cut before", true, |first, _| first.cut_before()),
+    ("unanswered at first", false, |first, _| first.swallow()),
+    ("no connection", false, |first, _| first.shut(2 * ANSWER)),
+    ("refused", false, |first, second| {
+        first.cut_after();
+        second.refuse("NOPERM no");
     }),
-    ("refused by a replica", true, |point| {
-        point.refuse("READONLY a replica by now");
+    ("refused for now", true, |first, second| {
+        first.cut_after();
+        second.refuse("LOADING not yet");
     }),
-    ("of another kind", false, |point| {
-        point.refuse("WRONGTYPE no");
+    ("refused by a replica", true, |first, second| {
+        first.cut_after();
+        second.refuse("READONLY a replica by now");
     }),
-    ("closed before", true, |point| point.cut_before()),
-    ("closed after", true, |point| point.cut_after()),
-    ("unanswered", false, |point| point.swallow()),
-    ("late", true, |point| point.delay(300 * MS)),
+    ("of another kind", false, |first, second| {
+        first.cut_after();
+        second.refuse("WRONGTYPE no");
+    }),
+    ("closed before", true, |first, second| {
+        first.cut_after();
+        second.cut_before();
+    }),
+    ("closed after", true, |first, second| {
+        first.cut_after();
+        second.cut_after();
+    }),
+    ("unanswered", false, |first, second| {
+        first.cut_after();
+        second.swallow();
+    }),
+    ("late", true, |first, second| {
+        first.cut_after();
+        second.delay(300 * MS);
+    }),
 ];
 
 /// Prepares the call, and makes it after the faults are in place.
@@ -60,20 +84,20 @@ const CALLS: [(&str, Call); 4] = [
     }),
 ];
 
-/// Never `Contended` or a plain refusal: the first copy was executed. Whatever is told, no
+/// Never `Contended` or a plain refusal: the first copy may have been executed. Whatever is told, no
 /// lock is left.
 #[test]
 fn a_call_sent_again_is_done_or_unknown_and_leaves_no_lock() {
-    let cases = CALLS.map(|call| SECONDS.map(|second| (call, second)));
+    let cases = CALLS.map(|call| FAULTS.map(|faults| (call, faults)));
     at_once(
         cases.into_iter().flatten(),
-        |((name, call), (second, may_know, happens))| {
+        |((name, call), (fault, may_know, happen))| {
             let server = Server::start().unwrap();
             let proxy = Proxy::in_front_of(&server).unwrap();
             let mut conn = server.connection().unwrap();
             let locks = quick(&proxy.url(), ANSWER).with(crate::options().lease(6 * LONG));
             for lock in every_kind(&locks) {
-                let what = format!("{name} of {}, {second}", lock.name());
+                let what = format!("{name} of {}, {fault}", lock.name());
                 let key = format!("lock:{}", lock.name());
                 drop(lock.acquire(LONG).unwrap());
                 assert!(comes_true(|| !conn.exists::<_, bool>(&key).unwrap()));
@@ -84,15 +108,15 @@ fn a_call_sent_again_is_done_or_unknown_and_leaves_no_lock() {
                         assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
                         proxy.leave_alone(&clients::told_of_changes(&mut conn));
                     }
-                    proxy.at_command(1).about(&key).cut_after();
-                    happens(proxy.at_command(2).about(&key));
+                    let at = |nth| proxy.at_command(nth).about(&key);
+                    happen(at(1), at(2));
                 };
                 let told = call(&lock, &faults);
                 let is_unknown = matches!(told, Err(Error::Unknown { .. }));
-                let waits = name == "acquire" && second != "refused" && second != "of another kind";
+                let waits = name == "acquire" && fault != "refused" && fault != "of another kind";
                 let is_done = told.is_ok() && (may_know || waits);
                 // A key of another kind proves that a hold has ended, whatever became of its renewal.
-                let is_lost = (name, second) == ("renew", "of another kind")
+                let is_lost = (name, fault) == ("renew", "of another kind")
                     && matches!(told, Err(Error::Lost { .. }));
                 assert!(is_unknown || is_done || is_lost, "{what}: {told:?}");
                 assert!(proxy.happened(), "{what}");

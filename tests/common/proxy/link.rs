@@ -11,7 +11,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex};
@@ -33,6 +33,8 @@ pub(super) struct Shared {
     pub(super) faults: Mutex<Faults>,
     pub(super) fault_happened: Condvar,
     pub(super) delay: Mutex<Duration>,
+    /// No connection is accepted before this moment.
+    shut_until: Mutex<Instant>,
 }
 
 /// A client's connection and the matching one to the server.
@@ -71,6 +73,7 @@ impl Shared {
             faults: Mutex::default(),
             fault_happened: Condvar::new(),
             delay: Mutex::default(),
+            shut_until: Mutex::new(Instant::now()),
         }
     }
 
@@ -87,6 +90,9 @@ impl Shared {
         for client in listener.incoming() {
             if self.stopping.load(Ordering::SeqCst) {
                 return;
+            }
+            if Instant::now() < *self.shut_until.lock() {
+                continue;
             }
             // If the server is down, the client's connection closes.
             let _ = client.and_then(|client| self.link(client));
@@ -156,6 +162,13 @@ impl Shared {
                 Fault::Pretend(reply) => {
                     planned.answer = Answer::Replace(reply);
                     to_forward = stand_in(request);
+                }
+                Fault::Shut(length) => {
+                    *self.shut_until.lock() = Instant::now() + length;
+                    let links = self.links.lock();
+                    let others = links.iter().filter(|it| it.port != link.port);
+                    others.for_each(|it| it.cut());
+                    planned.answer = Answer::Cut;
                 }
                 Fault::CutBefore => {
                     link.wait_until_answered();

@@ -167,8 +167,6 @@ fn list_goes_on_past_what_cannot_be_asked() {
 }
 
 #[test]
-#[ignore = "ten thousand round trips, half a minute on a busy machine: \
-            cargo test --all-features --test programs list_stops_at_its_limit -- --ignored"]
 fn list_stops_at_its_limit_and_says_so() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
