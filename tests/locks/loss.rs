@@ -8,15 +8,14 @@ use std::{
 
 use leasehold::{
     Error, Lease, Locks, LostReason, Options, Pool, RenewalState, acquire_lock_with_timeout,
-    recipes::mutex::{self, End},
-    release_lock,
+    recipes::mutex, release_lock,
 };
 use redis::Commands;
 
 use crate::common::{
     LONG, MS, Proxy, SLACK, Server,
     hold::{comes_true, every_kind},
-    wait::{PATIENCE, at_once, tracked_keys, unless_halted},
+    wait::{PATIENCE, at_once, unless_halted},
 };
 
 type Harm = fn(&mut redis::Connection);
@@ -105,23 +104,6 @@ fn every_change_of_the_key_is_reported() {
             }
             redis::cmd("FLUSHALL").exec(&mut bench.conn).unwrap();
         }
-    });
-}
-
-#[test]
-fn a_lease_that_is_older_than_the_listener_learns_of_its_loss() {
-    unless_halted(|| {
-        let mut bench = bench();
-        let proxy = Proxy::in_front_of(&bench.server).unwrap();
-        // No renewal comes in the time of this test.
-        let locks = crate::connect(&proxy.url()).with(Options::new().lease(6 * LONG));
-        proxy.at("SUBSCRIBE").delay(1_000 * MS);
-        let lease = locks.lock("a").acquire(LONG).unwrap();
-        assert!(proxy.happened());
-        // The lease is looked at again as soon as the server can report its loss.
-        assert!(comes_true(|| tracked_keys(&mut bench.conn).unwrap() > 0));
-        let () = bench.conn.del("lock:a").unwrap();
-        assert!(lease.lost().wait_for(PATIENCE), "{:?}", lease.state());
     });
 }
 
@@ -301,24 +283,6 @@ fn an_owner_enters_again_and_releases_as_often() {
 }
 
 #[test]
-fn another_clients_mutex_excludes_ours() {
-    unless_halted(|| {
-        let mut bench = bench();
-        let token = leasehold::Token::random();
-        mutex::try_acquire(&mut bench.conn, "a", &token, End::After(LONG)).unwrap();
-        assert!(bench.locks.lock("a").try_acquire().unwrap().is_none());
-        assert!(matches!(
-            bench.locks.reentrant("a").try_acquire(),
-            Err(Error::WrongKind { .. })
-        ));
-        assert!(matches!(
-            bench.locks.read("a").acquire(LONG),
-            Err(Error::WrongKind { .. })
-        ));
-    });
-}
-
-#[test]
 fn a_key_that_is_not_a_lock_is_reported() {
     unless_halted(|| {
         let mut bench = bench();
@@ -329,36 +293,6 @@ fn a_key_that_is_not_a_lock_is_reported() {
             let text = refused.unwrap_err().to_string();
             assert!(text.contains(&format!("`{key}`")), "{text}");
             let () = bench.conn.del(key).unwrap();
-        }
-    });
-}
-
-#[test]
-fn an_error_says_how_the_lock_was_lost() {
-    unless_halted(|| {
-        let mut bench = bench();
-        for kind in every_kind(&bench.locks) {
-            let key = format!("lock:{}", kind.name());
-            let ways: [fn(Lease) -> Result<(), Error>; 3] = [
-                Lease::release,
-                |lease| lease.verify(),
-                |lease| lease.renew(LONG),
-            ];
-            for way in ways {
-                let lease = kind.acquire(LONG).unwrap();
-                let () = bench.conn.del(&key).unwrap();
-                let lost = way(lease);
-                assert!(
-                    matches!(
-                        lost,
-                        Err(Error::Lost {
-                            reason: Some(LostReason::TakenAway),
-                            ..
-                        })
-                    ),
-                    "{key} {lost:?}"
-                );
-            }
         }
     });
 }
@@ -429,6 +363,7 @@ fn a_lease_that_our_clock_ended_is_over_whatever_the_server_says() {
         // No more renewals, so the next holder does not wait longer.
         assert!(is_lost(&lease.renew(LONG)));
         let left: i64 = bench.conn.pttl("lock:a").unwrap();
-        assert!((1_500 - 1_000..=1_500).contains(&left), "{left}");
+        // The server counts from when it has the request.
+        assert!((1_500 - 1_000..=1_500 + 750).contains(&left), "{left}");
     });
 }

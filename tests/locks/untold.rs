@@ -137,35 +137,6 @@ fn another_waiter_of_the_process_needs_a_new_connection() {
     });
 }
 
-/// Only the script that wrote the lock has read it: the watchdog reads the lease later.
-#[test]
-fn the_lock_is_deleted_right_after_the_previous_grant() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let options = crate::options().lease(3 * LONG).renewal(false);
-        let lock = &crate::connect(&server.url()).with(options).lock("a");
-        let mut conn = server.connection().unwrap();
-        let () = conn.pset_ex("lock:a", "somebody", 60_000).unwrap();
-        let waits = |number| comes_true(|| lock.inspect().unwrap().waiting_here() == number);
-        thread::scope(|scope| {
-            let mut deleting = server.connection().unwrap();
-            let first = scope.spawn(move || {
-                let lease = lock.acquire(2 * LONG).unwrap();
-                let () = deleting.del("lock:a").unwrap();
-                (Instant::now(), lease)
-            });
-            assert!(waits(1));
-            let second = scope.spawn(move || lock.acquire(2 * LONG).unwrap());
-            assert!(waits(2));
-            thread::sleep(300 * MS); // the first has been refused
-            let () = conn.del("lock:a").unwrap();
-            let (deleted, _first) = first.join().unwrap();
-            let _second = second.join().unwrap();
-            assert!(deleted.elapsed() < SOON, "{:?}", deleted.elapsed());
-        });
-    });
-}
-
 /// The server drops a key when it tracks another, and does not notify the client that read it.
 #[test]
 fn a_waiter_polls_each_second_if_the_server_cannot_track_all_keys() {

@@ -7,10 +7,14 @@ use std::{
     thread::{self, ThreadId},
 };
 
-use leasehold::{Cancel, Error, Events, Locks, Options, event::*};
+use leasehold::{Cancel, Error, Events, Locks, Options, Owner, event::*};
 use redis::Commands;
 
-use crate::common::{LONG, MS, Server, hold::comes_true, wait::unless_halted};
+use crate::common::{
+    LONG, MS, Server,
+    hold::{comes_true, every_kind},
+    wait::unless_halted,
+};
 
 #[derive(Default)]
 struct Waits {
@@ -83,13 +87,21 @@ fn a_wait_ended_by_the_server() {
             locks,
             waits,
         } = bench();
+        let theirs = Options::new().owner(Owner::new("theirs").unwrap());
+        let others = crate::connect(&server.url()).with(theirs);
+        for (lock, other) in every_kind(&locks).into_iter().zip(every_kind(&others)) {
+            let held = other.acquire(LONG).unwrap();
+            drop(lock.acquire(50 * MS));
+            drop(lock.try_acquire());
+            // A reader shares it.
+            let is_refused = lock.name() != "read";
+            let ends = if is_refused { "contended" } else { "acquired" };
+            assert_eq!(waits.taken(), [ends; 2], "{}", lock.name());
+            held.release().unwrap();
+            lock.acquire(LONG).unwrap().release().unwrap();
+            assert_eq!(waits.taken(), ["acquired"], "{}", lock.name());
+        }
         let lock = locks.lock("a");
-        let lease = lock.acquire(LONG).unwrap();
-        assert_eq!(waits.taken(), ["acquired"]);
-        assert!(lock.acquire(50 * MS).is_err());
-        assert!(lock.try_acquire().unwrap().is_none());
-        assert_eq!(waits.taken(), ["contended", "contended"]);
-        lease.release().unwrap();
         for _ in 0..2 {
             let _ = lock.run_once(LONG, LONG, |_| Ok::<_, Error>(())).unwrap();
         }
