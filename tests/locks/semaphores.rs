@@ -113,7 +113,7 @@ fn two_permits_freed_at_once_wake_two_waiters() {
 /// The server does not report an expired permit.
 #[test]
 fn a_dead_holders_permit_is_free_after_its_own_lease() {
-    unless_halted(|| {
+    in_time(600 * MS + SLACK, || {
         let (_server, locks, mut conn) = bench();
         let lock = locks.semaphore("api", 2);
         let dies = Options::new().renewal(false).lease(600 * MS);
@@ -121,11 +121,12 @@ fn a_dead_holders_permit_is_free_after_its_own_lease() {
         let left_behind = lock.clone().with(dies).acquire(LONG).unwrap().detach();
         let asked = Instant::now();
         let lease = lock.acquire(LONG).unwrap();
-        assert!(asked.elapsed() < 600 * MS + SLACK, "{:?}", asked.elapsed());
+        let took = asked.elapsed();
         drop(left_behind);
         // The next acquire removed the dead holder's permit.
         assert_eq!(conn.zcard::<_, u64>(KEY).unwrap(), 2);
         lease.release().unwrap();
+        took
     });
 }
 
