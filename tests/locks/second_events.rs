@@ -26,7 +26,7 @@ const FAULTS: [Faults; 11] = [
     ("cut before", true, |first, _| first.cut_before()),
     ("unanswered at first", false, |first, _| first.swallow()),
     ("no connection", false, |first, _| {
-        first.shut(ANSWER + 200 * MS)
+        first.shut(ANSWER + 200 * MS);
     }),
     ("refused", false, |first, second| {
         first.cut_after();
