@@ -103,7 +103,7 @@ fn a_commit_of_a_set_is_recorded_with_its_lock_names() {
         .acquire(LONG)
         .unwrap();
     leases.commit(|pipe| _ = pipe.set("balance", 1)).unwrap();
-    assert_eq!(stand_in.commits()[0].lock(), "a, b");
+    assert_eq!(stand_in.commits()[0].lock, "a, b");
     assert!(stand_in.expire("a"));
     let lost = leases.commit(|pipe| _ = pipe.set("balance", 2));
     assert_eq!(told(&lost), "lost");

@@ -49,8 +49,10 @@ impl Store {
         if locks.is_empty() || writes.is_empty() {
             return;
         }
-        let commit = Commit::new(&names_of(&locks), writes);
-        self.commits.push(commit);
+        self.commits.push(Commit {
+            lock: names_of(&locks),
+            commands: writes,
+        });
     }
 
     /// Returns those of these keys that are locks.
