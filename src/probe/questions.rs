@@ -35,7 +35,8 @@ const APART: Duration = Duration::from_secs(1);
 /// A server first compares the number of arguments with the command, then checks the access list,
 /// and then executes. So each form has enough arguments, and does not touch a key that does not
 /// exist. A lifetime of 0, a field without a value, a word in place of a number and an `EXEC`
-/// without a transaction are refused. `MULTI` comes last, since only closing the connection ends it.
+/// without a transaction are refused. `MULTI` comes last, since only closing the connection ends
+/// it.
 const COMMANDS: &str = "eval return(1) 0, evalsha 0 0, time, get KEY, exists KEY, pttl KEY, \
                         del KEY, pexpire KEY 1, pexpireat KEY 1, set KEY a PX 0, hget KEY a, \
                         hmget KEY a, hgetall KEY, hlen KEY, hdel KEY a, hset KEY a a a, \

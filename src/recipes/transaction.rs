@@ -204,8 +204,8 @@ impl<'a> HeldCommit<'a> {
 
     /// Watches the lock and reads the proof of the hold in one round trip, then writes. An aborted
     /// transaction does not mean that the lock is lost, since a renewal also changes the key, so it
-    /// is retried. Returns the replies to the writes, and to the releases. The inner error: the mark
-    /// already exists.
+    /// is retried. Returns the replies to the writes, and to the releases. The inner error: the
+    /// mark already exists.
     pub(crate) fn send(&self, conn: &mut Connection) -> Result<Result<Vec<Value>, LastRun>> {
         let keys: Vec<&str> = self.mark.iter().map(|mark| &*mark.key).collect();
         let transaction = Transaction::while_held(self.operation, &keys, &self.proof);

@@ -68,7 +68,7 @@ impl Forked {
         }
         let mut said = String::new();
         self.hears.read_to_string(&mut said).unwrap();
-        Some(said)
+        Some(without_contexts(&said))
     }
 
     fn kill(&mut self) {
@@ -84,6 +84,18 @@ impl Drop for Forked {
             self.kill();
         }
     }
+}
+
+/// Leaves out the function and the lock of each `Error::Forked`.
+fn without_contexts(said: &str) -> String {
+    let mut parts = said.split("Forked { context: ");
+    let mut told = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (_, rest) = part.split_once("} }").unwrap();
+        told.push_str("Forked");
+        told.push_str(rest);
+    }
+    told
 }
 
 /// The output of a forked child; `None` if it hung and was killed.
