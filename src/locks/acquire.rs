@@ -105,8 +105,7 @@ pub(super) fn begin<'a>(
         return Err(operation.cancelled());
     }
     let cancel = part.cancel(settings.cancel.as_ref());
-    let hold = settings.demanded_of(hold).reserving(settings.reserved());
-    let hold = Arc::new(hold);
+    let hold = Arc::new(settings.demanded_of(hold));
     let clock = stacks.clock;
     let started = clock.now();
     let deadline = clock.at(started.checked_add(timeout));

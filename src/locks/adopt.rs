@@ -144,7 +144,7 @@ impl Lock {
         };
         let lease = Lease::begin(stack, settings, hold, grant);
         if again {
-            lease.lease_state().outstanding().renewal_is_out();
+            lease.lease_state().outstanding().renewal = true;
         }
         Ok(lease.claimed())
     }

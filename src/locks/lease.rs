@@ -84,8 +84,6 @@ pub struct Lease {
     /// The hand-over budget, if the lock may be handed over.
     turns: Option<HandOverBudget>,
     pub(crate) drop_timeout: Duration,
-    /// The lease ends earlier by our clock than on the server by this much.
-    pub(super) skew: Duration,
     /// The end of the hold, once it has ended. The drop reports it to the hooks.
     pub(super) end: Option<HoldEnd>,
     /// The guard was returned to a user. Otherwise it is not handed over, and its release is not
@@ -120,7 +118,7 @@ impl LeaseGrant {
         let lease_state =
             LeaseState::new(hold, holder, self.fence, &self.terms, events, stack.clock);
         if self.unanswered_before {
-            lease_state.outstanding().acquire_is_out();
+            lease_state.outstanding().acquire = true;
         }
         lease_state
     }
@@ -156,7 +154,6 @@ impl Lease {
             },
             turns: grant.turns,
             drop_timeout: settings.drop_timeout,
-            skew: grant.terms.skew,
             end: None,
             is_claimed: false,
             disclosed: AtomicBool::new(false),
@@ -300,7 +297,9 @@ impl Lease {
     pub(super) fn confirmed(&self, name: &'static str, ask: Ask, sent: Instant) -> Result<()> {
         let is_held = match ask {
             Ask::Look => self.is_held(),
-            Ask::Renew(lease) => self.handle.extend(sent + lease.saturating_sub(self.skew)),
+            Ask::Renew(lease) => self
+                .handle
+                .extend(sent + lease.saturating_sub(self.lease_state().terms().skew)),
         };
         if is_held {
             return Ok(());
@@ -366,7 +365,7 @@ impl Lease {
         if ask.is_renewal() && asked.as_ref().is_ok_and(|asked| asked.again) {
             // The call was sent twice, and the first may still be executed, whatever the reply to
             // the second.
-            self.lease_state().outstanding().renewal_is_out();
+            self.lease_state().outstanding().renewal = true;
         }
         let answer = asked.map(|asked| (asked.sent, Evidence::of(asked.write_result())));
         let failure = match answer {

@@ -359,10 +359,9 @@ impl Settings {
         }
     }
 
-    /// Returns the hold with what these settings demand: a fencing token, replicas.
+    /// Returns the hold with what these settings demand: fencing tokens, replicas.
     pub(crate) fn demanded_of(&self, hold: Hold) -> Hold {
-        let hold = if self.fencing { hold } else { hold.unfenced() };
-        hold.confirmed_by(self.replicas)
+        hold.demanding(self.fencing, self.reserved(), self.replicas)
     }
 
     /// Returns true if waits with these settings are cancelled.

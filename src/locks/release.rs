@@ -159,7 +159,7 @@ impl Lease {
         was_released: Result<bool>,
         state: RenewalState,
     ) -> Result<()> {
-        let comes_late = self.lease_state().outstanding().may_acquire() && !self.is_disclosed();
+        let comes_late = self.lease_state().outstanding().acquire && !self.is_disclosed();
         if was_released.is_err() || comes_late {
             self.stack.keeper.abandon(self.hold(), comes_late);
         }
@@ -276,13 +276,13 @@ impl Lease {
     /// Creates the guard of the next turn, and returns it with the end of its lease. `None`: this
     /// lock cannot be handed to that thread.
     fn successor(&self, turns: HandOverBudget, settings: &Settings) -> Option<(Self, Instant)> {
-        let hold = self.hold();
+        let (hold, skew) = (self.hold(), self.lease_state().terms().skew);
         // The next thread must want the same key, the same fencing, the same replicas and the same
         // skew, and no command of this lease may still be executed in its turn.
         let fits = hold.lock.prefix() == &*settings.prefix
             && hold.is_fenced == settings.fencing
             && hold.replicas == settings.replicas
-            && self.skew == settings.skew_on(&*self.stack.server)
+            && skew == settings.skew_on(&*self.stack.server)
             && self.lease_state().is_settled();
         if !fits {
             return None;
@@ -292,7 +292,7 @@ impl Lease {
         let grant = LeaseGrant {
             fence: self.fencing_token().map(FencingToken::next),
             since: now,
-            terms: settings.terms(now, end, None, self.skew),
+            terms: settings.terms(now, end, None, skew),
             turns: Some(turns.spend(now, end, settings.longest_at_first())?),
             unanswered_before: false,
         };

@@ -231,12 +231,7 @@ impl Connector {
 
     /// Opens a connection for messages, with RESP2, in which only messages come unasked.
     pub(crate) fn open_to_listen(&self) -> Result<Opened> {
-        self.open_speaking(ProtocolVersion::RESP2)
-    }
-
-    /// Opens a connection with this protocol.
-    pub(crate) fn open_speaking(&self, protocol: ProtocolVersion) -> Result<Opened> {
-        self.open_by(Some(protocol))
+        self.open_by(Some(ProtocolVersion::RESP2))
     }
 
     fn open_by(&self, protocol: Option<ProtocolVersion>) -> Result<Opened> {

@@ -169,20 +169,21 @@ impl Hold {
         }
     }
 
-    /// Counts as granted and as renewed only if this many replicas have it.
-    pub(crate) fn confirmed_by(self, replicas: Option<Replicas>) -> Self {
-        Self { replicas, ..self }
-    }
-
-    /// Acquires without a fencing token. Affects only a mutex.
-    pub(crate) fn unfenced(self) -> Self {
-        let is_fenced = self.is_fenced && self.kind != LockKind::Mutex;
-        Self { is_fenced, ..self }
-    }
-
-    /// Reserves this many further fencing tokens for hand-overs. For a mutex only.
-    pub(crate) fn reserving(self, reserved: u64) -> Self {
-        Self { reserved, ..self }
+    /// Returns the hold with a fencing token or, of a mutex, without, with as many further ones
+    /// reserved for hand-overs, and granted and renewed only if these replicas have it.
+    pub(crate) fn demanding(
+        self,
+        fencing: bool,
+        reserved: u64,
+        replicas: Option<Replicas>,
+    ) -> Self {
+        let is_fenced = self.is_fenced && (fencing || self.kind != LockKind::Mutex);
+        Self {
+            is_fenced,
+            reserved,
+            replicas,
+            ..self
+        }
     }
 
     pub(crate) fn has_companion(&self) -> bool {

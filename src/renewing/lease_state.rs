@@ -255,7 +255,7 @@ impl LeaseState {
             facts.failure = Some(Arc::clone(failure));
             facts.was_refused |= failure.is_refusal();
             if is_out {
-                facts.outstanding.renewal_is_out();
+                facts.outstanding.renewal = true;
             }
         });
     }
@@ -390,23 +390,15 @@ impl Facts {
 /// is in the schedule instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Outstanding {
-    /// An attempt to acquire.
-    acquire: bool,
+    /// An attempt to acquire. It may still take the lock after a release.
+    pub(crate) acquire: bool,
     /// A renewal, by the holder or by the watchdog.
-    renewal: bool,
+    pub(crate) renewal: bool,
     /// The number of commits that are in flight, or got no reply.
     commits: u32,
 }
 
 impl Outstanding {
-    pub(crate) fn acquire_is_out(&mut self) {
-        self.acquire = true;
-    }
-
-    pub(crate) fn renewal_is_out(&mut self) {
-        self.renewal = true;
-    }
-
     pub(crate) fn commit_is_out(&mut self) {
         self.commits = self.commits.saturating_add(1);
     }
@@ -418,11 +410,6 @@ impl Outstanding {
     /// Returns true if nothing prevents a hand-over.
     pub(super) fn is_nothing(self) -> bool {
         !self.acquire && !self.renewal && self.commits == 0
-    }
-
-    /// Returns true if an acquire may still take the lock after it was released.
-    pub(crate) fn may_acquire(self) -> bool {
-        self.acquire
     }
 }
 

@@ -183,7 +183,7 @@ impl World {
         let outcome = state.schedule.answered(question.id, answer, now);
         let held = &mut state.holders[question.item];
         if answer == RenewalAnswer::Unanswered && question.ask.is_renewal() {
-            held.out.renewal_is_out();
+            held.out.renewal = true;
         }
         // A holder that has seen the end, or stopped its lease, gets no outcome.
         if held.phase != Phase::Held {
