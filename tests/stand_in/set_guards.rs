@@ -143,7 +143,11 @@ fn the_last_commit_of_a_set_releases_whatever_the_server_says() {
         (Failure::Refused("OOM no memory"), "another error", 0),
     ] {
         let stand_in = StandIn::new();
-        let locks = stand_in.locks().unwrap();
+        // Its end is not what frees a lock here.
+        let locks = stand_in
+            .locks()
+            .unwrap()
+            .with(Options::new().lease(60 * LONG));
         let leases = set(&locks).acquire(LONG).unwrap();
         stand_in.fail_next(Action::Commit, failure);
         let done = leases.commit_and_release(|pipe| _ = pipe.incr("count", 1));
