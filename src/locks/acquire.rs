@@ -85,6 +85,8 @@ pub(super) struct Wait<'a> {
     /// The outcome of a first attempt that was sent together with others.
     first: Option<Result<AttemptOutcome>>,
     attempts: Attempts<'a>,
+    /// An attempt has left a writer's intent, which may not have ended.
+    has_intent: bool,
     part: &'a SetWait<'a>,
     /// The caller's `Cancel`, or the loss of a held lock of the set.
     cancel: Option<Cancel>,
@@ -145,6 +147,7 @@ pub(super) fn begin<'a>(
         waits,
         asks_after,
         first: None,
+        has_intent: false,
         part,
         cancel,
     })
@@ -208,6 +211,7 @@ impl Wait<'_> {
         if self.asks_after.is_some() || self.hold.kind == LockKind::Reentrant {
             // Only the head of the queue writes the intent of waiting writers.
             let leaves_intent = self.stack.queues.waiting(self.key()) == 0;
+            self.has_intent = leaves_intent;
             let outcome = self.ask_on_pooled(leaves_intent)?;
             match self.again_ahead_of_the_queue(outcome)? {
                 AttemptOutcome::Granted { grant, .. } => return Ok(Some(self.lease(grant))),

@@ -31,7 +31,8 @@ impl Lock {
     ///
     /// The lease is extended to [`Options::lease`](crate::Options::lease) from now, also if it is
     /// not [renewed](crate::Options::renewal) after that, and never shortened. A lock without an
-    /// end keeps none. [`Options::max_hold`](crate::Options::max_hold) counts from now.
+    /// end keeps none. [`Options::max_hold`](crate::Options::max_hold) counts from now; a longer
+    /// lease stays on the server until the guard is released or dropped.
     ///
     /// The [fencing token](Lease::fencing_token) is that of the hold; after
     /// [hand-overs](crate::Options::hand_over), the last one that is reserved for it, which is not
@@ -46,7 +47,9 @@ impl Lock {
     /// one more to connect. If it fails, the hold stays as it is, until the end of its lease.
     ///
     /// # Errors
-    /// - [`Error::Lost`](crate::Error::Lost): the lock is not held by this token, or no longer.
+    /// - [`Error::Lost`](crate::Error::Lost): the lock is not held by this token, or no longer. The
+    ///   reason is [`LostReason::TakenAway`](crate::LostReason::TakenAway), also if its lease has
+    ///   ended: the length of that is not known here.
     /// - [`Error::Invalid`](crate::Error::Invalid): the name or an option is invalid, or the lock
     ///   is reentrant and has no [`Options::owner`](crate::Options::owner). Nothing was sent.
     /// - [`Error::WrongKind`](crate::Error::WrongKind): the key holds another kind of lock, or no

@@ -166,7 +166,7 @@ impl LockSet {
             // Each attempt may take as long as an answer, so past the limit no other one begins.
             let is_over = !timeout.is_zero() && !held.leases.is_empty() && deadline.has_passed();
             let part = SetWait::new(Some(&handles), since).over_if(is_over);
-            let granted = held.extend(name, rest, deadline.remaining(), &part);
+            let granted = held.extend(name, rest, deadline, &part);
             // A lock may have been lost just before the last one was granted.
             let is_last = held.leases.len() == self.locks.len();
             let checked = match granted {
@@ -204,10 +204,11 @@ impl Leases {
         &mut self,
         name: &'static str,
         locks: &[Lock],
-        timeout: Duration,
+        deadline: Deadline,
         part: &SetWait<'_>,
     ) -> Result<()> {
         let operation = |lock| Operation::new(name, Lock::name(lock));
+        let timeout = deadline.remaining();
         let mut waits = Vec::new();
         for lock in locks {
             let hold = lock.hold();
@@ -235,7 +236,8 @@ impl Leases {
             if !wait.as_ref().is_ok_and(Wait::is_granted) {
                 let behind = waits.by_ref().flatten();
                 let mut behind: Vec<_> = behind.filter_map(Wait::declined).collect();
-                let_go_all(&mut behind, Deadline::after(lock.longest_answer()));
+                let by = part.releases_by(deadline, lock.longest_answer());
+                let_go_all(&mut behind, by);
             }
             let waited = lock.acquire_hold(operation(lock), || wait);
             match lock.or_contended(operation(lock), waited) {

@@ -6,7 +6,8 @@
 //!
 //! A grant of a shared lock says how many more are free. Then as many threads from the head on ask
 //! at once, if each wants the lock as the thread that was granted it: a reader, or a permit out of
-//! the same number. One that is refused keeps its place, and sleeps until it is the head.
+//! the same number. One that is refused keeps its place, and sleeps until it is the head, unless a
+//! reply to another thread has come since which says that more are free.
 //!
 //! A wake-up is never lost. It belongs to the queue, not to the thread that it woke: if the head
 //! leaves before it has acted on a wake-up, the next head gets it. A head has acted on a wake-up
@@ -47,9 +48,10 @@ pub(crate) struct Queue<W, L, F = ()> {
     /// The locks that were handed to former heads that have not left yet.
     handed: Vec<(Ticket, L)>,
     turns: Turns,
-    /// The time of the latest grant that said how many more are free. What an earlier one said does
-    /// not count: threads are granted in the order of the replies, but may leave in any order.
-    told_free_at: Option<Instant>,
+    /// The time of the latest grant that said how many more are free, and their number. What an
+    /// earlier one said does not count: threads are granted in the order of the replies, but may
+    /// leave in any order.
+    told_free: Option<(Instant, usize)>,
     /// The failure of a head's last attempt, if it failed.
     failure: Option<F>,
     /// All waiters up to this ticket know that someone has the lock.
@@ -109,7 +111,7 @@ impl<W, L, F> Default for Queue<W, L, F> {
             waiting: VecDeque::new(),
             handed: Vec::new(),
             turns: Turns::default(),
-            told_free_at: None,
+            told_free: None,
             failure: None,
             told_busy_up_to: None,
         }
@@ -179,17 +181,29 @@ impl<W, L, F> Queue<W, L, F> {
         Step::Ask
     }
 
-    /// Records that the server has refused this waiter. The head asks again at that moment, or
-    /// earlier if it is woken.
-    pub(crate) fn refused(&mut self, ticket: Ticket, now: Instant, ask_again: Option<Instant>) {
-        self.turns.refused(now);
+    /// Records that the server has refused this waiter, by a reply of the moment `answered`. The
+    /// head asks again at `ask_again`, or earlier if it is woken.
+    pub(crate) fn refused(
+        &mut self,
+        ticket: Ticket,
+        answered: Instant,
+        ask_again: Option<Instant>,
+    ) {
+        self.turns.refused(answered);
         self.note_busy();
         let Ok(place) = self.place(ticket) else {
             return;
         };
+        // The notification may have woken the thread that was granted the lock since.
+        let is_outdated = (self.told_free).is_some_and(|(at, more)| at > answered && place < more);
+        let ask_again = if is_outdated {
+            Some(answered)
+        } else {
+            ask_again.filter(|_| place == 0)
+        };
         if let Some(waiter) = self.waiting.get_mut(place) {
             waiter.is_asking = false;
-            waiter.ask_at(ask_again.filter(|_| place == 0));
+            waiter.ask_at(ask_again);
         }
     }
 
@@ -241,8 +255,8 @@ impl<W, L, F> Queue<W, L, F> {
         }
         let mut woken = Vec::new();
         if place == Some(0) {
-            // Its attempt came after that of the thread that leaves, or the server reports what
-            // has changed since.
+            // If its attempt came before that of the thread that leaves, it asks again once it is
+            // refused.
             let is_out = self.waiting.front().is_some_and(Waiter::is_out);
             let ask_at = match leaving {
                 Leaving::Shared { more: 1.., .. } if is_out => gone.asks_at,
@@ -273,11 +287,11 @@ impl<W, L, F> Queue<W, L, F> {
     ) where
         W: Clone,
     {
-        if self.told_free_at > Some(answered) {
+        if self.told_free.is_some_and(|(at, _)| at > answered) {
             return;
         }
-        self.told_free_at = Some(answered);
         let most = usize::try_from(more).map_or(AT_ONCE, |more| more.min(AT_ONCE));
+        self.told_free = Some((answered, most));
         let sharers =
             (self.waiting.iter_mut().take(most)).take_while(|it| it.most_holders == most_holders);
         for sharer in sharers.filter(|it| !it.is_out() && !it.is_due(now)) {

@@ -257,6 +257,17 @@ fn wake<T>(sleepers: impl IntoIterator<Item = Arc<Sleeper<T>>>) {
 }
 
 impl<T, L, F> Place<'_, T, L, F> {
+    /// Returns true if no thread of this process is ahead.
+    pub(crate) fn is_head(&self) -> bool {
+        let by_key = self.queues.by_key.lock();
+        self.is_head_of(by_key.queues.get(&self.key))
+    }
+
+    fn is_head_of(&self, queue: Option<&ThreadQueue<T, L, F>>) -> bool {
+        let head = queue.and_then(Queue::head);
+        head.is_none_or(|head| Arc::ptr_eq(head, &self.sleeper))
+    }
+
     /// Waits until it is time to ask the server. Returns false if the deadline came first, the lock
     /// was [handed over](Self::leave_with_what_was_handed), or the wait was cancelled. The next
     /// head gets a wake-up that was not acted on.
@@ -282,10 +293,11 @@ impl<T, L, F> Place<'_, T, L, F> {
         }
     }
 
-    /// Records that the server refused. Asks again at this moment, or earlier if woken.
-    pub(crate) fn refused(&self, ask_again: Option<Instant>) {
+    /// Records that the server refused, by a reply of the moment `answered`. Asks again at
+    /// `ask_again`, or earlier if woken.
+    pub(crate) fn refused(&self, answered: Instant, ask_again: Option<Instant>) {
         self.queues.with_queue(&self.key, |queue| {
-            queue.refused(self.ticket, self.queues.clock.now(), ask_again);
+            queue.refused(self.ticket, answered, ask_again);
             None
         });
     }
@@ -311,8 +323,8 @@ impl<T, L, F> Place<'_, T, L, F> {
                 return LastAnswer::Missing;
             };
             let answer = queue.last_answer(self.ticket);
-            let is_head = (queue.head()).is_none_or(|head| Arc::ptr_eq(head, &self.sleeper));
-            if !matches!(answer, LastAnswer::Missing) || is_head || deadline.has_passed() {
+            let is_settled = !matches!(answer, LastAnswer::Missing);
+            if is_settled || self.is_head_of(Some(queue)) || deadline.has_passed() {
                 return answer;
             }
             // A reply wakes only the head.

@@ -278,6 +278,34 @@ fn locks_behind_a_busy_one_are_given_back_in_one_write_before_the_wait() {
     });
 }
 
+/// The answers to the first attempts come at the end of one I/O time-out, and the release of what
+/// was granted behind the busy lock has no other.
+#[test]
+fn a_slow_server_that_falls_silent_before_the_first_release_costs_one_timeout() {
+    let answer = 3_000 * MS;
+    unless_halted(|| {
+        let bench = Bench::new(crate::options());
+        let pool = Pool::builder().io_timeout(answer);
+        let locks = Locks::new(&pool.connect(&bench.proxy.url()).unwrap()).unwrap();
+        let mut conn = bench.server.connection().unwrap();
+        let () = conn.set("lock:a", "someone").unwrap();
+        assert!(locks.lock("a").try_acquire().unwrap().is_none());
+        let set = locks.all_of(["a", "b", "c"]);
+        let first = bench.proxy.at("EVALSHA").about("lock:a");
+        first.delay(2_500 * MS);
+        // The second command about it is its release.
+        bench.proxy.at_command(2).about("lock:b").swallow();
+        let began = Instant::now();
+        let error = set.acquire(100 * MS).map(drop).unwrap_err();
+        let took = began.elapsed();
+        assert!(matches!(error, Error::Contended { .. }), "{error:?}");
+        assert!(bench.proxy.happened());
+        assert!(took < answer + 100 * MS + 250 * MS + SLACK, "{took:?}");
+        let is_free = || conn.exists("lock:b") == Ok(false) && conn.exists("lock:c") == Ok(false);
+        assert!(comes_true(is_free));
+    });
+}
+
 /// The cancel comes while the first write is under way: the locks are granted, and none is kept.
 #[test]
 fn a_cancel_while_all_locks_are_being_granted_leaves_none_held() {

@@ -8,7 +8,10 @@
 //! them decides for all threads of the queue, unless the server may answer this thread otherwise:
 //! then a thread that has not asked asks once.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{AttemptOutcome, Standing, WAIT_WHILE_ALL_LENT, Wait};
 use crate::{
@@ -31,6 +34,12 @@ impl Wait<'_> {
             let shared = Arc::clone(&self.stack);
             let most_holders = self.hold.most_holders();
             let place = (shared.queues).join(self.key(), self.takes(), most_holders);
+            if self.has_intent && !place.is_head() {
+                // It would keep out the readers that came into the queue first. The server does not
+                // report to this process what it changes on the heads' connection.
+                self.withdraw_intent(self.attempts.failure.as_ref());
+                shared.queues.changed(self.key());
+            }
             let outcome = self.ask_as_head(&place);
             if let Ok(AttemptOutcome::Granted {
                 grant,
@@ -42,6 +51,7 @@ impl Wait<'_> {
                 return Ok(Some(self.lease(grant).after_queue()));
             }
             let goes_on = matches!(outcome, Ok(AttemptOutcome::Moved));
+            self.has_intent = goes_on;
             if !goes_on {
                 self.withdraw_intent(outcome.as_ref().err());
             }
@@ -86,8 +96,12 @@ impl Wait<'_> {
             self.attempts.made += 1;
             let call = (self.hold).acquiring(self.lease_millis, true, BusyReply::NoWithTimeLeft);
             let call = call.again();
+            let mut answered = self.stack.clock.now();
             let outcome = match (shared.server).ask_for_head(&call, self.deadline, cancel) {
-                Ok(Some(reply)) => self.attempts.judge(reply, self.stack.clock.now())?,
+                Ok(Some(reply)) => {
+                    answered = reply.answered;
+                    self.attempts.judge(reply, self.stack.clock.now())?
+                }
                 // The shared connection served other heads until the deadline or the cancel.
                 Ok(None) => break,
                 Err(error) if !error.may_pass() => return Err(error),
@@ -98,15 +112,20 @@ impl Wait<'_> {
             };
             match outcome {
                 AttemptOutcome::Granted { .. } | AttemptOutcome::AlreadyRun => return Ok(outcome),
-                outcome => self.asks_again(&outcome, place),
+                outcome => self.asks_again(&outcome, answered, place),
             }
         }
         let has_asked = self.attempts.made > made_before;
         self.at_deadline(place, has_asked)
     }
 
-    /// Sets the time of the next attempt after this outcome.
-    fn asks_again(&mut self, outcome: &AttemptOutcome, place: &Place<'_, Settings, Lease, Error>) {
+    /// Sets the time of the next attempt after this outcome, which came at the moment `answered`.
+    fn asks_again(
+        &mut self,
+        outcome: &AttemptOutcome,
+        answered: Instant,
+        place: &Place<'_, Settings, Lease, Error>,
+    ) {
         self.report_retry();
         let now = self.stack.clock.now();
         match outcome {
@@ -115,10 +134,11 @@ impl Wait<'_> {
             } => {
                 self.pauses.start_again();
                 self.failure_pauses.start_again();
-                place.refused(Some(*ask_again_at));
+                place.refused(answered, Some(*ask_again_at));
             }
             AttemptOutcome::Refused { ask_again_at: None } => {
-                place.refused(Some(now + self.pauses.next_pause(Duration::MAX)));
+                let pause = self.pauses.next_pause(Duration::MAX);
+                place.refused(answered, Some(now + pause));
             }
             _ => {
                 let pause = self.failure_pauses.next_pause(Duration::MAX);

@@ -581,3 +581,22 @@ fn the_place_of_one_that_leaves_is_taken_by_the_next_grant() {
     assert_eq!(woken, [0; 0], "the head has not been answered");
     assert_eq!(granted(&mut queue, 1, 2, 3), [4]);
 }
+
+/// The change is reported once, and wakes the head.
+#[test]
+fn a_thread_that_was_refused_before_others_became_free_asks_again() {
+    let mut queue = sharing(&[4; 5]);
+    assert_eq!(granted(&mut queue, 0, 3, 1), [1, 2, 3]);
+    // Another process takes all, and frees two.
+    queue.refused(1, moment(2), Some(moment(5_000)));
+    queue.changed(moment(5), Duration::ZERO);
+    assert_eq!(queue.step(1, moment(5)), Step::Ask);
+    assert_eq!(granted(&mut queue, 1, 1, 6), [0; 0], "the next is out");
+    // Their threads come late to the replies.
+    queue.refused(2, moment(3), Some(moment(5_000)));
+    queue.refused(3, moment(4), Some(moment(5_000)));
+    assert_eq!(queue.step(2, moment(7)), Step::Ask);
+    assert_eq!(queue.step(3, moment(7)), Step::Sleep(None));
+    queue.refused(2, moment(8), Some(moment(9)));
+    assert_eq!(queue.step(2, moment(8)), Step::Sleep(Some(moment(9))));
+}

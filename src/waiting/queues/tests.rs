@@ -75,9 +75,9 @@ fn a_head_in_a_request_retries_when_all_are_woken() {
     let first = queues.join(KEY, None, 1);
     assert!(asks(&first));
     queues.all_may_have_changed();
-    first.refused(Some(after(LATE)));
+    first.refused(time::now(), Some(after(LATE)));
     assert!(asks(&first));
-    first.refused(Some(after(LATE)));
+    first.refused(time::now(), Some(after(LATE)));
     assert!(sleeps(&first));
 }
 
@@ -97,7 +97,7 @@ fn the_next_waiter_retries_when_a_handed_over_lease_expires() {
     let queues = queues();
     let (first, second) = (queues.join(KEY, Some(()), 1), queues.join(KEY, Some(()), 1));
     assert!(asks(&first));
-    first.refused(None);
+    first.refused(time::now(), None);
     let end = after(SOON);
     hand_over(&queues, end);
     assert!(first.leave_with_what_was_handed().is_some());
@@ -110,11 +110,11 @@ fn an_unused_wake_up_of_a_handed_over_head_is_for_the_next_waiter() {
     let queues = queues();
     let (first, second) = (queues.join(KEY, Some(()), 1), queues.join(KEY, Some(()), 1));
     assert!(asks(&first));
-    first.refused(None);
+    first.refused(time::now(), None);
     queues.changed(KEY);
     hand_over(&queues, after(LATE));
     assert!(asks(&second), "it came before the lock was handed over");
-    second.refused(None);
+    second.refused(time::now(), None);
     assert!(first.leave_with_what_was_handed().is_some());
     assert!(sleeps(&second));
 }
@@ -162,7 +162,7 @@ fn a_lease_handed_to_a_waiter_that_gives_up_is_kept_for_it() {
     let queues = queues();
     let first = queues.join(KEY, Some(()), 1);
     assert!(asks(&first));
-    first.refused(None);
+    first.refused(time::now(), None);
     let handed = hand_over(&queues, after(LATE));
     assert!(!first.wait(None, Deadline::after(Duration::ZERO)));
     let lease = first.leave_with_what_was_handed();
@@ -185,7 +185,7 @@ fn a_thread_that_reacquires_at_once_yields_after_four_holds_if_others_were_seen(
         let first = queues.join(KEY, None, 1);
         assert!(asks(&first));
         if others {
-            first.refused(None);
+            first.refused(time::now(), None);
             queues.changed(KEY);
             assert!(asks(&first));
         }

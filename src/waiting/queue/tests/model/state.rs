@@ -25,6 +25,11 @@ pub(super) fn end() -> Instant {
     *START + LEASE
 }
 
+/// The moment of a reply that came after so many grants, or was the last of them.
+pub(super) fn answered(grants: u32) -> Instant {
+    *START + Duration::from_nanos(grants.into())
+}
+
 pub(super) fn ticket(thread: Thread) -> Ticket {
     thread as Ticket
 }
@@ -50,7 +55,8 @@ pub(super) enum Phase {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Answer {
-    Refused,
+    /// After so many grants.
+    Refused(u32),
     /// So many permits are left, by the answer with this number.
     Granted(u32, u32),
 }

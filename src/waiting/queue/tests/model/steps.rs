@@ -7,7 +7,8 @@ use stateright::Property;
 use super::{
     super::here,
     state::{
-        Answer, LEASE, Lock, PAUSE, Phase, START, Sent, Shared, State, Thread, Token, end, ticket,
+        Answer, LEASE, Lock, PAUSE, Phase, START, Sent, Shared, State, Thread, Token, answered,
+        end, ticket,
     },
     *,
 };
@@ -103,7 +104,7 @@ impl World {
             let more = u32::try_from(permits - held_by.len()).unwrap();
             Answer::Granted(more, state.grants)
         } else {
-            Answer::Refused
+            Answer::Refused(state.grants)
         };
         // The script reads the key last.
         state.tracked[lock] = sent.tracked;
@@ -117,7 +118,7 @@ impl World {
             1 => Leaving::Exclusive,
             _ => Leaving::Shared {
                 more: if says_it { more } else { 0 },
-                answered: *START + Duration::from_nanos(number.into()),
+                answered: answered(number),
             },
         }
     }
@@ -126,12 +127,16 @@ impl World {
         if sent.on_new_connection && self.rules.loss_is_told == LossIsTold::ByWhoeverOpensTheNext {
             state.all_may_have_changed();
         }
-        if let Answer::Granted(more, number) = answer {
-            self.leave(state, thread, self.leaving(more, number));
-            return;
-        }
+        let after = match answer {
+            Answer::Granted(more, number) => {
+                self.leave(state, thread, self.leaving(more, number));
+                return;
+            }
+            Answer::Refused(after) => after,
+        };
         let ask_again = if sent.tracked { end() } else { *START + PAUSE };
-        state.queues[self.wants[thread]].refused(ticket(thread), *START, Some(ask_again));
+        let queue = &mut state.queues[self.wants[thread]];
+        queue.refused(ticket(thread), answered(after), Some(ask_again));
         state.threads[thread] = Phase::InQueue;
     }
 
