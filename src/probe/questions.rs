@@ -163,7 +163,7 @@ impl<'a> Questions<'a> {
     }
 
     fn topology(&self) -> Judged {
-        let (severity, found) = if self.field("redis_mode").is_ok_and(|mode| mode == "cluster") {
+        let (severity, found) = if self.field("cluster_enabled").is_ok_and(|is| is == "1") {
             (
                 Fails,
                 "one node of a cluster: the URL must begin with redis+cluster://",

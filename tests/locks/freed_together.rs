@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Cancel, Error, Lease, Lock, Locks, Result};
+use leasehold::{Cancel, Error, Lease, Lock, Locks, Options, Result};
 use redis::{Commands, Connection};
 
 use crate::{
@@ -37,7 +37,8 @@ struct World {
 fn world() -> World {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
-    let locks = crate::connect(&proxy.url());
+    // A semaphore cannot be handed over, whatever the other tests do.
+    let locks = Locks::connect(&proxy.url()).unwrap();
     let mut conn = server.connection().unwrap();
     leave_the_watchdog_alone(&proxy, &locks, &mut conn);
     World {
@@ -199,7 +200,7 @@ fn a_cancel_or_a_lost_answer_in_the_middle_delays_no_other() {
             let ours = world.locks.semaphore("a", 10);
             let cancel = Cancel::new();
             let mut waiters = vec![ours.clone(); 10];
-            waiters[4] = ours.with(crate::options().cancel(&cancel));
+            waiters[4] = ours.with(Options::new().cancel(&cancel));
             let (ended, last) = freed(&waiters, || {
                 world.proxy.delay_each(FAR);
                 let fourth = world.proxy.at("EVALSHA").nth(4);

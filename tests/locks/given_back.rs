@@ -220,7 +220,7 @@ fn a_set_on_a_distant_server_asks_for_no_lock_after_its_limit() {
         let waited = bench.locks.lock("other").acquire(100 * MS).map(drop);
         let () = bench.conn.del("lock:other").unwrap();
         assert!(matches!(waited, Err(Error::Contended { .. })), "{waited:?}");
-        bench.proxy.delay_each(250 * MS);
+        bench.proxy.delay_each(450 * MS);
         // The second attempt is sent after what was granted behind the first is given back, before
         // the limit, and its reply comes after.
         let mut conn = bench.server.connection().unwrap();
@@ -228,7 +228,7 @@ fn a_set_on_a_distant_server_asks_for_no_lock_after_its_limit() {
         second.run(move || {
             let () = conn.del("lock:a").unwrap();
         });
-        let error = set.acquire(600 * MS).map(drop).unwrap_err();
+        let error = set.acquire(1_150 * MS).map(drop).unwrap_err();
         assert!(bench.proxy.happened());
         // The server is too far for a release within the time that is left of the call.
         assert!(comes_true(|| bench.held().is_empty()));
@@ -239,7 +239,7 @@ fn a_set_on_a_distant_server_asks_for_no_lock_after_its_limit() {
             panic!("{error:?}");
         };
         assert_eq!(context.lock, "b");
-        assert!(waited.is_some_and(|waited| waited >= 600 * MS), "{error}");
+        assert!(waited.is_some_and(|waited| waited >= 1_150 * MS), "{error}");
         assert_eq!(log.of("a"), ["acquired", "released"]);
         assert_eq!(log.of("b"), ["contended"]);
         assert_eq!(log.of("c"), [""; 0]);
