@@ -47,9 +47,10 @@ impl Lock {
     /// one more to connect. If it fails, the hold stays as it is, until the end of its lease.
     ///
     /// # Errors
-    /// - [`Error::Lost`](crate::Error::Lost): the lock is not held by this token, or no longer. The
-    ///   reason is [`LostReason::TakenAway`](crate::LostReason::TakenAway), also if its lease has
-    ///   ended: the length of that is not known here.
+    /// - [`Error::Lost`](crate::Error::Lost): the lock is not held by this token, or no longer, or
+    ///   it is a reader's token at a writer's lock, or the reverse. The reason is
+    ///   [`LostReason::TakenAway`](crate::LostReason::TakenAway), also if its lease has ended: the
+    ///   length of that is not known here.
     /// - [`Error::Invalid`](crate::Error::Invalid): the name or an option is invalid, or the lock
     ///   is reentrant and has no [`Options::owner`](crate::Options::owner). Nothing was sent.
     /// - [`Error::WrongKind`](crate::Error::WrongKind): the key holds another kind of lock, or no

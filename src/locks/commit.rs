@@ -30,7 +30,6 @@ const RELEASING: &str = "Lease::commit_and_release";
 /// The call of [`Lease::commit_once`] that executed the commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "it tells whether this call wrote anything"]
-#[non_exhaustive]
 pub enum Committed {
     /// This call.
     Now,

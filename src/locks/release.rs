@@ -98,7 +98,10 @@ impl Lease {
     ///     // The other process adopts the lock with the token, and releases it.
     ///     let mut second_half = Command::new("second-half");
     ///     let second_half = second_half.env("LOCK_TOKEN", token.to_string()).spawn();
-    ///     println!("{left:?} are left: {second_half:?}");
+    ///     if second_half.is_err() {
+    ///         locks.lock("report:daily").adopt(&token)?.release()?;
+    ///     }
+    ///     println!("{left:?} are left");
     /// }
     /// # Ok::<(), leasehold::Error>(())
     /// ```
