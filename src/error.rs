@@ -28,6 +28,9 @@ pub struct ErrorContext {
     /// The function, such as `Lock::acquire`.
     pub operation: &'static str,
     /// The lock's name, or the key.
+    ///
+    /// An error of a whole set has all its names, as in `a, b, b`. A trade has the name of its lock
+    /// or, without a lock, the offer, as in `ItemM.17`; if an argument is invalid, the item alone.
     pub lock: String,
 }
 
@@ -232,6 +235,12 @@ impl Error {
         matches!(self, Self::Contended { .. })
     }
 
+    /// Returns true if this is [`Lost`](Self::Lost).
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost { .. })
+    }
+
     /// Returns true if the operation has not happened and will not: the opposite of
     /// [`may_have_happened`](Self::may_have_happened).
     ///
@@ -323,10 +332,51 @@ impl Error {
     /// assert_eq!(error.to_string(), "the item is sold");
     /// assert_eq!(format!("{:#}", anyhow::Error::new(error)), "the item is sold: 17 has it");
     /// ```
+    ///
+    /// [`downcast_ref`](Self::downcast_ref) returns it again.
     #[must_use]
     pub fn other(error: impl Into<anyhow::Error>) -> Self {
         let source = Arc::new(error.into());
         Self::Other { source }
+    }
+
+    /// Returns the caller's own error, or a cause or context of it, if it has this type: see
+    /// [`Error::other`]. `None` for every other error.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::fmt;
+    ///
+    /// use leasehold::Error;
+    ///
+    /// #[derive(Debug)]
+    /// struct Sold;
+    ///
+    /// impl fmt::Display for Sold {
+    ///     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    ///         f.write_str("the item is sold")
+    ///     }
+    /// }
+    ///
+    /// impl std::error::Error for Sold {}
+    ///
+    /// let error = Error::other(Sold);
+    /// assert!(error.downcast_ref::<Sold>().is_some());
+    ///
+    /// // After `?` into an `anyhow::Error`, this crate's error comes first.
+    /// let error = anyhow::Error::from(error);
+    /// let own = error.downcast_ref::<Error>().and_then(Error::downcast_ref::<Sold>);
+    /// assert!(own.is_some());
+    /// ```
+    #[must_use]
+    pub fn downcast_ref<E>(&self) -> Option<&E>
+    where
+        E: fmt::Debug + fmt::Display + Send + Sync + 'static,
+    {
+        match self {
+            Self::Other { source } => source.downcast_ref(),
+            _ => None,
+        }
     }
 
     pub(crate) fn invalid(argument: &'static str, reason: impl Into<String>) -> Self {
@@ -459,6 +509,7 @@ impl std::error::Error for Error {
             Self::Lost { source, .. } => source
                 .as_deref()
                 .map(|source| source as &dyn std::error::Error),
+            // The text of `Other` is that of the caller's error, which the chain must not repeat.
             Self::Other { source } => source.source(),
             _ => None,
         }

@@ -43,7 +43,7 @@ impl Token {
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.pad(&self.0)
     }
 }
 
@@ -120,5 +120,11 @@ mod tests {
             assert_eq!(uuid.to_string(), token);
             assert!(seen.insert(token));
         }
+    }
+
+    #[test]
+    fn the_text_of_a_token_is_padded() {
+        let token = Token("a".into());
+        assert_eq!(format!("{token:>3}|{token:<3}|{token}"), "  a|a  |a");
     }
 }

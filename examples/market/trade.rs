@@ -11,8 +11,9 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use hdrhistogram::Histogram;
 use leasehold::{
-    Cancel, Listing, Locks, Purchase, list_item, list_item_with_lock, list_item_with_market_lock,
-    market::{MARKET, MarketLock, split_listing},
+    Cancel, Listing, Locks, MarketLock, Purchase, list_item, list_item_with_lock,
+    list_item_with_market_lock,
+    market::{MARKET, split_listing},
     purchase_item, purchase_item_with_lock, purchase_item_with_market_lock,
     redis::{Commands, Connection},
 };

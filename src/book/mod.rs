@@ -6,8 +6,11 @@
 //! | 4.4.3, 6.2.3 | `purchase_item`, `purchase_item_with_lock` | [`market`] | `purchase_item.rs` |
 //! | 6.2.3, 6.2.5 | `acquire_lock`, `acquire_lock_with_timeout` | [`lock`] | `acquire_lock.rs` |
 //! | 6.2.3 | `release_lock` | [`lock`] | `release_lock.rs` |
-//! | 6.3.1 | `acquire_semaphore`, … | [`semaphore`] | `acquire_semaphore.rs` |
-//! | 6.3.2–6.3.4 | `acquire_fair_semaphore`, … | [`semaphore`] | `acquire_fair_semaphore.rs` |
+//! | 6.3.1 | `acquire_semaphore`, `release_semaphore` | [`semaphore`] | `acquire_semaphore.rs` |
+//! | 6.3.2 | `acquire_fair_semaphore` | [`semaphore`] | `acquire_fair_semaphore.rs` |
+//! | 6.3.2 | `release_fair_semaphore` | [`semaphore`] | the same |
+//! | 6.3.3 | `refresh_fair_semaphore` | [`semaphore`] | the same |
+//! | 6.3.4 | `acquire_semaphore_with_lock` | [`semaphore`] | the same |
 //! | the article | its read-write locks | [`article`] | `one_hash/`, `two_key/` |
 //!
 //! The crate's root re-exports the functions of the book. [A page](crate::docs::book) compares them

@@ -12,16 +12,18 @@
 //! # In the repository
 //!
 //! What these pages link to and what is neither here nor in the API stands in the repository alone:
-//! the tests, the scripts, the pictures, and the pages on the design of the crate.
+//! the tests, the scripts, and the pages on the design of the crate.
 
 // Exists for rustdoc alone. A page defines its relative links at its end, for the repository;
-// `links.md` defines them first, for rustdoc, which takes the first definition.
+// `links.md` defines them first, for rustdoc, which takes the first definition. rustdoc publishes
+// no files, so `pictures.md` defines a picture as a `data:` URL that contains it.
 
 #[doc = include_str!("links.md")]
 #[doc = include_str!("../../docs/book.md")]
 pub mod book {}
 
 #[doc = include_str!("links.md")]
+#[doc = include_str!("pictures.md")]
 #[doc = include_str!("../../docs/course.md")]
 pub mod course {}
 

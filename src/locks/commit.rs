@@ -42,8 +42,9 @@ impl Lease {
     /// Writes the pipeline that `build` fills, in one transaction, only while the lock is held.
     ///
     /// Does not release the lock. Calls `build` once. If the lock is renewed meanwhile, the
-    /// transaction is sent again, up to 8 times. It uses a connection of the lock's pool, to the
-    /// server that has the lock. For other resources use the [fencing token](Self::fencing_token).
+    /// transaction is sent again at once, for up to 5 s. It uses a connection of the lock's pool,
+    /// to the server that has the lock. For other resources use the
+    /// [fencing token](Self::fencing_token).
     ///
     /// Two round trips. Waits for a connection as [`Pool::get`](crate::Pool::get) does: first
     /// return any connection that your thread has borrowed.

@@ -31,8 +31,10 @@ pub struct HeldLocks {
 }
 
 impl HeldLocks {
-    /// Returns the names in order, each with its holders.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Inspection)> {
+    /// Returns the names in order, each with its holders. The length of the iterator is the number
+    /// of locks.
+    #[must_use]
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Inspection)> {
         self.into_iter()
     }
 
@@ -63,31 +65,8 @@ impl<'a> IntoIterator for &'a HeldLocks {
 type Named<'a> = fn((&'a String, &'a Inspection)) -> (&'a str, &'a Inspection);
 
 impl Locks {
-    /// Lists the held locks of all kinds whose names begin with this text, for operators.
-    ///
-    /// Reads the names of all keys of the server by `SCAN`, on each master of a cluster, and then
-    /// looks at each lock, as [`Lock::inspect`](crate::Lock::inspect) does: one round trip per
-    /// 1,000 keys, and one per lock. It looks at no more than 10,000 names and ends within 30 s
-    /// plus one time-out of the pool: see [`HeldLocks::is_complete`]. A lock that is acquired or
-    /// released meanwhile, or whose slot moves, may be missing. Keys that are not locks are
-    /// omitted. A lock or a master of a cluster that cannot be asked is one of the
-    /// [failures](HeldLocks::failures).
-    ///
-    /// # Errors
-    /// - [`Error::Invalid`](crate::Error::Invalid): the prefix is not valid.
-    /// - [`Error::Pool`](crate::Error::Pool), [`Error::Redis`](crate::Error::Redis): no server can
-    ///   be reached, or they refuse `SCAN`.
-    /// - [`Error::Forked`](crate::Error::Forked): this is a forked child.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
-    /// for (name, seen) in &locks.held("report:")? {
-    ///     println!("{name}: {:?}", seen.holders());
-    /// }
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    pub fn held(&self, begin: &str) -> Result<HeldLocks> {
+    // `Locks::held` stands in mod.rs: rustdoc lists an `impl` of a module below before one above.
+    pub(super) fn list_held(&self, begin: &str) -> Result<HeldLocks> {
         Operation::new("Locks::held", begin).run(|operation| {
             self.stacks.process.refuse_forked_child()?;
             let deadline = Deadline::after(LONGEST);

@@ -254,6 +254,16 @@ impl Lease {
     /// - [`Error::Lost`]: the lock is not ours. The lease is lost from now on.
     /// - [`Error::Unknown`], [`Error::Pool`], [`Error::Redis`]: no answer, so it is unknown. The
     ///   lease does not change.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// # let lease = locks.lock("report:daily").acquire(std::time::Duration::from_secs(30))?;
+    /// # fn send_to_the_printer() {}
+    /// lease.verify()?; // the last moment to stop
+    /// send_to_the_printer();
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     pub fn verify(&self) -> Result<()> {
         self.asks("Lease::verify", || Ok(Ask::Look))
     }
@@ -271,6 +281,16 @@ impl Lease {
     /// - [`Error::TooFewReplicas`]: see [`Options::replicas`](crate::Options::replicas). The end
     ///   does not change.
     /// - All others as [`verify`](Self::verify).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// # let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// # let lease = locks.lock("report:daily").acquire(Duration::from_secs(30))?;
+    /// lease.renew(Duration::from_secs(120))?; // Redis restarts within two minutes
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     #[doc(alias = "extend")]
     #[doc(alias = "refresh")]
     pub fn renew(&self, lease: Duration) -> Result<()> {

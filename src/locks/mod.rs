@@ -15,6 +15,7 @@ mod acquire;
 mod adopt;
 mod attempts;
 mod commit;
+mod held;
 mod release;
 mod run;
 mod set;
@@ -293,7 +294,7 @@ impl Locks {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     #[doc(alias = "multilock")]
-    pub fn all_of<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockSet {
+    pub fn all_of(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> LockSet {
         LockSet::of(names.into_iter().map(|name| self.lock(name.as_ref())))
     }
 
@@ -333,11 +334,38 @@ impl Locks {
             .probe(&LockName::prefixed(&self.settings.prefix, &name)?)
     }
 
+    /// Lists the held locks of all kinds whose names begin with this text, for operators.
+    ///
+    /// Reads the names of all keys of the server by `SCAN`, on each master of a cluster, and then
+    /// looks at each lock, as [`Lock::inspect`](crate::Lock::inspect) does: one round trip per
+    /// 1,000 keys, and one per lock. It looks at no more than 10,000 names and ends within 30 s
+    /// plus one time-out of the pool: see [`HeldLocks::is_complete`]. A lock that is acquired or
+    /// released meanwhile, or whose slot moves, may be missing. Keys that are not locks are
+    /// omitted. A lock or a master of a cluster that cannot be asked is one of the
+    /// [failures](HeldLocks::failures).
+    ///
+    /// # Errors
+    /// - [`Error::Invalid`](crate::Error::Invalid): the prefix is not valid.
+    /// - [`Error::Pool`](crate::Error::Pool), [`Error::Redis`](crate::Error::Redis): no server can
+    ///   be reached, or they refuse `SCAN`.
+    /// - [`Error::Forked`](crate::Error::Forked): this is a forked child.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// let locks = leasehold::Locks::connect("redis://127.0.0.1/")?;
+    /// for (name, seen) in &locks.held("report:")? {
+    ///     println!("{name}: {:?}", seen.holders());
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn held(&self, begin: &str) -> Result<HeldLocks> {
+        self.list_held(begin)
+    }
+
     fn of_kind(&self, kind: LockKind, name: &str) -> Lock {
         Lock::new(&self.stacks, &self.settings, kind, name)
     }
 }
 
-mod held;
 #[cfg(all(test, feature = "testing"))]
 mod tests;

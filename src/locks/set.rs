@@ -110,6 +110,7 @@ impl LockSet {
     /// leases.release()?;
     /// # Ok::<(), leasehold::Error>(())
     /// ```
+    #[doc(alias = "lock")]
     pub fn acquire(&self, timeout: Duration) -> Result<Leases> {
         self.acquire_as("LockSet::acquire", timeout)
     }
@@ -131,6 +132,7 @@ impl LockSet {
     /// }
     /// # Ok::<(), leasehold::Error>(())
     /// ```
+    #[doc(alias = "try_lock")]
     pub fn try_acquire(&self) -> Result<Option<Leases>> {
         match self.acquire_as("LockSet::try_acquire", Duration::ZERO) {
             Err(Error::Contended { .. }) => Ok(None),
@@ -188,6 +190,7 @@ impl LockSet {
 /// [`Options::drop_timeout`] of its locks.
 #[derive(Debug)]
 #[must_use = "dropping it releases the locks at once"]
+#[doc(alias = "guard")]
 pub struct Leases {
     pub(super) leases: Vec<Lease>,
 }
@@ -288,6 +291,7 @@ impl Leases {
 
     /// Returns the time left of the lease that ends first, by our clock; zero once one is lost.
     #[must_use]
+    #[doc(alias = "ttl")]
     pub fn remaining(&self) -> Duration {
         let remaining = self.leases.iter().map(Lease::remaining);
         remaining.min().unwrap_or_default()
@@ -307,6 +311,7 @@ impl Leases {
 
     /// Returns a signal that is raised as soon as any of the locks is lost.
     #[must_use]
+    #[doc(alias = "on_lost")]
     pub fn lost(&self) -> LostSignal {
         LostSignal::of_any(self.leases.iter().map(|lease| lease.handle.clone()))
     }
@@ -329,6 +334,7 @@ impl Leases {
     /// # Errors
     /// As [`Lease::renew`], for the first lease that was not extended. The others were.
     #[doc(alias = "extend")]
+    #[doc(alias = "refresh")]
     pub fn renew(&self, lease: Duration) -> Result<()> {
         self.ask_all("Leases::renew", |it| it.extension(lease))
     }
@@ -381,6 +387,7 @@ impl Leases {
     /// }
     /// # Ok::<(), leasehold::Error>(())
     /// ```
+    #[doc(alias = "unlock")]
     pub fn release(mut self) -> Result<()> {
         self.operation(RELEASE)
             .run(|_| self.refuse_forked_child())?;

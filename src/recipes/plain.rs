@@ -58,7 +58,7 @@ impl Hold {
     /// - [`Error::Invalid`]: `replicas` is not between 1 and 100, or `wait` is not between 1 ms and
     ///   24 h. Nothing was sent, and the lock is still held.
     ///
-    /// # Example
+    /// # Examples
     /// ```no_run
     /// use std::time::Duration;
     ///

@@ -136,6 +136,9 @@ fn every_error_says_whether_it_may_have_happened() {
     let lease = locks.lock("a").acquire(LONG).unwrap();
     let commit = |build: fn(&mut redis::Pipeline)| lease.commit(build).unwrap_err();
     let reply: Result<(Vec<String>,)> = lease.commit_returning(|pipe| _ = pipe.incr("count", 1));
+    let lost = locks.lock("b").acquire(LONG).unwrap();
+    let () = conn.del("lock:b").unwrap();
+    assert!(lost.verify().is_err());
     let silence = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe)).into();
     for (error, may_have) in [
         (
@@ -147,11 +150,14 @@ fn every_error_says_whether_it_may_have_happened() {
         (commit(|pipe| _ = pipe.cmd("NO.SUCH.COMMAND")), false),
         (locks.reentrant("a").acquire(LONG).unwrap_err(), false),
         (locks.lock("a").acquire(MS).unwrap_err(), false),
+        (lost.check().unwrap_err(), false),
         (Error::other(anyhow::anyhow!("the item is sold")), false),
         (silence, true),
     ] {
         assert_eq!(error.may_have_happened(), may_have, "{error:?}");
         assert_eq!(error.did_not_happen(), !may_have, "{error:?}");
+        let is_lost = matches!(&error, Error::Lost { .. });
+        assert_eq!(error.is_lost(), is_lost, "{error:?}");
     }
 }
 
@@ -170,6 +176,14 @@ fn an_error_of_ones_own_keeps_its_causes_and_its_backtrace() {
     assert!(source.downcast_ref::<std::io::Error>().is_some());
     let _ = source.backtrace();
     let error = refused.unwrap_err();
+    assert!(error.downcast_ref::<std::io::Error>().is_some());
+    assert!(error.downcast_ref::<std::fmt::Error>().is_none());
+    let passed_on = anyhow::Error::from(error.clone());
+    let ours = passed_on.downcast_ref::<Error>();
+    assert!(ours.is_some_and(|ours| ours.downcast_ref::<&str>() == Some(&"the stock list")));
+    // An error of this crate's own has the same cause, but it is not the caller's.
+    let lost = lease.transaction(&[], |conn, _| Ok(conn.get::<_, Option<i64>>("lock:a")?));
+    assert!(lost.unwrap_err().downcast_ref::<RedisError>().is_none());
     assert_eq!(error.to_string(), "the stock list");
     let causes = format!("{:#}", anyhow::Error::from(error));
     assert_eq!(causes, format!("{source:#}"));

@@ -1,7 +1,7 @@
 //! The pictures on the pages match the output of the examples, except for times and other numbers.
 //! The code on the pages matches that of the examples and the library, and their links are defined.
 
-use std::{collections::BTreeSet, fs, path::Path, sync::Mutex, thread};
+use std::{collections::BTreeSet, fmt::Write, fs, path::Path, sync::Mutex, thread};
 
 use crate::common::{example, examples::printed, wait::at_once};
 
@@ -232,8 +232,9 @@ fn a_chinese_page_has_the_code_and_the_output_of_the_english_page() {
 #[test]
 fn rustdoc_can_follow_each_link_of_a_page_in_the_documentation() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let [modules, links] = ["mod.rs", "links.md"]
+    let [modules, links, pictures] = ["mod.rs", "links.md", "pictures.md"]
         .map(|file| fs::read_to_string(root.join("src/docs").join(file)).unwrap());
+    let links = links + &pictures;
     let pages = modules.split("\"../../").skip(1);
     let pages: Vec<_> = pages.filter_map(|page| page.split('"').next()).collect();
     assert!(pages.contains(&"docs/guarantees.md"), "{pages:?}");
@@ -258,4 +259,45 @@ fn rustdoc_can_follow_each_link_of_a_page_in_the_documentation() {
             assert!(defined, "{page}: {label}] is missing in src/docs/links.md");
         }
     }
+}
+
+/// A `data:` URL has the whole picture, with escapes for the characters that end a URL in Markdown.
+fn data_url(picture: &str) -> String {
+    let mut url = "data:image/svg+xml,".to_owned();
+    for byte in flat(picture).bytes() {
+        let sign = char::from(byte);
+        if sign.is_ascii_alphanumeric() || "/:=,;-_.~@".contains(sign) {
+            url.push(sign);
+        } else {
+            let _ = write!(url, "%{byte:02X}");
+        }
+    }
+    url
+}
+
+#[test]
+fn a_picture_in_the_documentation_is_that_of_the_page() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
+    let mut modules = read("src/docs/mod.rs");
+    modules.retain(|sign| !sign.is_whitespace());
+    let mut expected = BTreeSet::new();
+    for page in modules.split("include_str!(\"../../").skip(1) {
+        let page = read(page.split('"').next().unwrap());
+        let embedded = page.split("![").skip(1);
+        let embedded = embedded.filter_map(|rest| rest.split_once("][")?.1.split_once(']'));
+        for (name, _) in embedded {
+            let url = data_url(&read(&format!("docs/{name}")));
+            expected.insert(format!("[{name}]: {url}"));
+        }
+    }
+    assert!(!expected.is_empty());
+    let defined = read("src/docs/pictures.md");
+    let defined: BTreeSet<_> = defined.lines().map(str::to_owned).collect();
+    let lines: Vec<_> = expected.into_iter().collect();
+    assert!(
+        lines.iter().eq(&defined),
+        "src/docs/pictures.md should be:\n{}",
+        lines.join("\n")
+    );
 }

@@ -5,7 +5,7 @@
 
 use std::thread::scope;
 
-use leasehold::{Purchase, market::MarketLock, purchase_item, purchase_item_with_market_lock};
+use leasehold::{MarketLock, Purchase, purchase_item, purchase_item_with_market_lock};
 
 use super::bazaar;
 use crate::prelude::*;

@@ -5,7 +5,7 @@
 
 use std::thread::sleep;
 
-use leasehold::{market::MarketLock, purchase_item_with_market_lock};
+use leasehold::{MarketLock, purchase_item_with_market_lock};
 
 use super::bazaar;
 use crate::prelude::*;

@@ -29,7 +29,7 @@ scripts! {
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name is empty, longer than 512 bytes, ends in
-///   `:lease`, or has braces other than one non-empty `{tag}`. Nothing was sent.
+///   `:lease` or `:lease:ran`, or has braces other than one non-empty `{tag}`. Nothing was sent.
 /// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so
 ///   [`Error::token`](crate::Error::token) may hold the lock forever. Release it with that token on
 ///   another connection.
@@ -37,7 +37,7 @@ scripts! {
 ///   this kind.
 /// - [`Error::Redis`](crate::Error::Redis): the server refused; the lock was not acquired.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -82,7 +82,7 @@ pub fn acquire_lock(
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): as for
 ///   [`acquire_lock`].
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///

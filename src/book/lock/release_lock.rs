@@ -30,7 +30,7 @@ const RELEASE_ATTEMPTS: u32 = 100;
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): the lock
 ///   was not released.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// // A token may come from another process, as text.

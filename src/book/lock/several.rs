@@ -46,7 +46,7 @@ const WITH_LOCKS: &str = "with_locks";
 /// - [`Error::Lost`]: a lock was lost during the wait for the next one, or the replies together
 ///   took longer than the lease. `run` was not called.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///

@@ -47,7 +47,7 @@ const RELEASES: u32 = 100;
 /// # Errors
 /// As [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout): `run` was not called.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -106,13 +106,13 @@ pub(super) fn released_as(
 /// Executes a transaction only while the lock is still ours. Does not release the lock.
 ///
 /// `build` adds the commands; it is called once, before anything is sent. If the lock changes but
-/// stays ours (by a renewal, or a waiter that gives it an end), the commit is retried, at most 8
-/// times. Waits only for the server. Two round trips: `WATCH` and `GET`, then `MULTI`, the
-/// commands, `EXEC`.
+/// stays ours (by a renewal, or a waiter that gives it an end), the commit is retried at once, for
+/// up to 5 s. Otherwise it waits only for the server. Two round trips: `WATCH` and `GET`, then
+/// `MULTI`, the commands, `EXEC`.
 ///
 /// Returns the result of the pipeline: a tuple or a `Vec` with one value per command, except those
-/// marked [`ignore`](redis::Pipeline::ignore). An empty pipeline only checks that the lock is still
-/// ours.
+/// marked [`ignore`](redis::Pipeline::ignore). `()` drops them; then the call has to name the type,
+/// as below. An empty pipeline only checks that the lock is still ours.
 ///
 /// # Errors
 /// - [`Error::Lost`](crate::Error::Lost): the lock is no longer ours. Nothing was written.
@@ -129,14 +129,20 @@ pub(super) fn released_as(
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was written.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// # let mut conn = pool.get()?;
 /// # let token = leasehold::Token::random();
-/// let (edition,): (u64,) = leasehold::commit_while_held(&mut conn, "report", &token, |pipe| {
+/// use leasehold::commit_while_held;
+///
+/// let (edition,): (u64,) = commit_while_held(&mut conn, "report", &token, |pipe| {
 ///     pipe.set("report:text", "all is well").ignore();
 ///     pipe.incr("report:editions", 1);
+/// })?;
+/// // No result is wanted: without `::<()>` this does not compile.
+/// commit_while_held::<()>(&mut conn, "report", &token, |pipe| {
+///     pipe.set("report:text", "all is still well");
 /// })?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -164,7 +170,7 @@ pub fn commit_while_held<T: FromRedisValue>(
 /// As [`Lease::transaction`](crate::Lease::transaction), except
 /// [`Error::Pool`](crate::Error::Pool).
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use leasehold::{redis::Commands, transaction_while_held};
 ///
@@ -217,7 +223,7 @@ pub fn transaction_while_held<T>(
 /// - All others as [`acquire_lock_with_timeout`](crate::acquire_lock_with_timeout) and
 ///   [`Lease::transaction`](crate::Lease::transaction).
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///

@@ -138,7 +138,7 @@ pub fn list_item_with_lock(
 ///
 /// ```no_run
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
-/// use leasehold::market::MarketLock;
+/// use leasehold::MarketLock;
 ///
 /// let lock = MarketLock::Book;
 /// let listing = leasehold::list_item_with_market_lock(&mut conn, lock, "ItemM", "17", 97)?;

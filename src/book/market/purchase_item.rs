@@ -158,7 +158,7 @@ pub fn purchase_item_with_lock(
 ///
 /// ```no_run
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
-/// use leasehold::{market::MarketLock, purchase_item_with_market_lock};
+/// use leasehold::{MarketLock, purchase_item_with_market_lock};
 ///
 /// let lock = MarketLock::Article;
 /// let purchase = purchase_item_with_market_lock(&mut conn, lock, "27", "ItemM", "17", None)?;

@@ -20,7 +20,7 @@ use crate::{
 /// must use the same one.
 ///
 /// ```
-/// use leasehold::market::MarketLock;
+/// use leasehold::MarketLock;
 ///
 /// assert_eq!(MarketLock::Article.name(), "market"); // the key `lock:market`
 /// assert_eq!(MarketLock::Book.name(), "market:"); // the key `lock:market:`

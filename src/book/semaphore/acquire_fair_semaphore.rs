@@ -58,7 +58,7 @@ impl FairKeys {
 ///   not times in seconds or not counts. Nothing was changed.
 /// - [`Error::Redis`](crate::Error::Redis): the server refused; no permit was acquired.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -104,7 +104,7 @@ pub fn acquire_fair_semaphore(
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was released.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
 /// # let token = leasehold::Token::random();
@@ -134,7 +134,7 @@ pub fn release_fair_semaphore(conn: &mut Connection, semname: &str, token: &Toke
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was refreshed.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
 /// # let token = leasehold::Token::random();
@@ -169,7 +169,7 @@ pub fn refresh_fair_semaphore(conn: &mut Connection, semname: &str, token: &Toke
 /// - [`Error::Unknown`](crate::Error::Unknown), [`Error::WrongKind`](crate::Error::WrongKind),
 ///   [`Error::Redis`](crate::Error::Redis): as for [`acquire_fair_semaphore`].
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///

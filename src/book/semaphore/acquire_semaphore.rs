@@ -35,7 +35,7 @@ scripts! {
 ///   are not times in seconds. Nothing was changed.
 /// - [`Error::Redis`](crate::Error::Redis): the server refused; no permit was acquired.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -76,7 +76,7 @@ pub fn acquire_semaphore(
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was released.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// # let mut conn = leasehold::Pool::connect("redis://127.0.0.1/")?.get()?;
 /// # let token = leasehold::Token::random();

@@ -116,17 +116,17 @@ pub enum End {
 /// One round trip, or two if the script is not in the server's cache.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in `:lease`, or has braces
-///   other than one non-empty `{tag}`; the lease is not between 1 ms and 24 h; or the end is in the
-///   past or more than 24 h ahead by the server's clock, which is checked even if the lock is busy.
-///   Nothing was done.
+/// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in `:lease` or
+///   `:lease:ran`, or has braces other than one non-empty `{tag}`; the lease is not between 1 ms
+///   and 24 h; or the end is in the past or more than 24 h ahead by the server's clock, which is
+///   checked even if the lock is busy. Nothing was done.
 /// - [`Error::Unknown`]: no reply came, so the lock may be held by [`Error::token`] until its end.
 ///   Repeat the call with the same token, or [`release`] the lock, on another connection.
 /// - [`Error::WrongKind`]: the key is not a string, so it is not a lock of this kind, or its
 ///   companion key holds something else. Nothing was changed.
 /// - [`Error::Redis`]: the server refused; the lock was not acquired.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -168,7 +168,7 @@ pub fn try_acquire(
 /// As [`try_acquire`]. An [`End::At`] that passes during the wait, and a key that is not a lock of
 /// this kind, end the wait at once.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -211,7 +211,7 @@ pub fn acquire(
 ///   ends.
 /// - [`Error::Redis`]: the server refused; the lock was not acquired.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -250,7 +250,7 @@ pub fn try_acquire_unfenced(
 /// - [`Error::Unknown`]: no reply came. The call can be repeated.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was renewed.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// # use std::time::Duration;
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
@@ -279,7 +279,7 @@ pub fn renew(conn: &mut Connection, name: &str, token: &Token, lease: Duration) 
 ///   first call released the lock, or that the lease had ended.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was released.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// # let mut conn = pool.get()?;

@@ -23,15 +23,15 @@ use crate::{
 /// shortens it. `Ok(false)`: a writer holds the lock or waits. One round trip.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in `:lease`, or has braces
-///   other than one non-empty `{tag}`; the lease is not between 1 ms and 24 h. Nothing was sent. Or
-///   the token holds this lock for writing; nothing was changed.
+/// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in `:lease` or
+///   `:lease:ran`, or has braces other than one non-empty `{tag}`; the lease is not between 1 ms
+///   and 24 h. Nothing was sent. Or the token holds this lock for writing; nothing was changed.
 /// - [`Error::Unknown`]: no reply came, so the token may hold the lock until the lease ends.
 ///   Release it, or repeat the call, on another connection.
 /// - [`Error::WrongKind`]: the key is not a read-write lock of this kind. Nothing was changed.
 /// - [`Error::Redis`]: the server refused; nothing was changed.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -70,7 +70,7 @@ pub fn try_acquire_read(
 /// # Errors
 /// As [`try_acquire_read`].
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -113,7 +113,7 @@ pub fn acquire_read(
 /// - [`Error::Unknown`]: no reply came; the hold has the new end or the old one.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// # use std::time::Duration;
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
@@ -149,7 +149,7 @@ pub fn renew_read(
 ///   repeated, `Ok(false)` may mean that the first call succeeded.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use leasehold::recipes::read_write;
 ///
@@ -179,16 +179,16 @@ pub fn release_read(conn: &mut Connection, name: &str, token: &Token) -> Result<
 /// round trip.
 ///
 /// # Errors
-/// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in `:lease`, or has braces
-///   other than one non-empty `{tag}`; the lease is not between 1 ms and 24 h. Nothing was sent. Or
-///   the token holds this lock for reading; nothing was changed.
+/// - [`Error::Invalid`]: the name is empty, longer than 512 bytes, ends in `:lease` or
+///   `:lease:ran`, or has braces other than one non-empty `{tag}`; the lease is not between 1 ms
+///   and 24 h. Nothing was sent. Or the token holds this lock for reading; nothing was changed.
 /// - [`Error::Unknown`]: no reply came, so the lock may be held by [`Error::token`] until the lease
 ///   ends. Release it, or repeat the call, on another connection.
 /// - [`Error::WrongKind`]: the key is not a read-write lock of this kind, or its companion has no
 ///   fencing token. Nothing was changed.
 /// - [`Error::Redis`]: the server refused; nothing was changed.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -232,7 +232,7 @@ pub fn try_acquire_write(
 /// # Errors
 /// As [`try_acquire_write`].
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -279,7 +279,7 @@ pub fn acquire_write(
 /// - [`Error::Unknown`]: no reply came; the hold has the new end or the old one.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// # use std::time::Duration;
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
@@ -315,7 +315,7 @@ pub fn renew_write(
 ///   repeated, `Ok(false)` may mean that the first call succeeded.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use leasehold::recipes::read_write;
 ///

@@ -116,8 +116,8 @@ pub enum Release {
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name is empty, longer than 512 bytes, ends in
-///   `:lease`, or has braces other than one non-empty `{tag}`; or the lease is not between 1 ms and
-///   24 h. Nothing was sent.
+///   `:lease` or `:lease:ran`, or has braces other than one non-empty `{tag}`; or the lease is not
+///   between 1 ms and 24 h. Nothing was sent.
 /// - [`Error::Unknown`](crate::Error::Unknown): no reply came. Repeat the call with the same token,
 ///   or release with [`Error::token`](crate::Error::token), on another connection: the count stays
 ///   correct either way.
@@ -125,7 +125,7 @@ pub enum Release {
 ///   count above 0, or its companion key is not a companion. Nothing was changed.
 /// - [`Error::Redis`](crate::Error::Redis): the server refused; the lock was not acquired.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -168,7 +168,7 @@ pub fn try_acquire(
 /// # Errors
 /// As [`try_acquire`]. A key that is not a lock of this kind ends the wait at once.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -213,7 +213,7 @@ pub fn acquire(
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was renewed.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -261,7 +261,7 @@ pub fn renew(
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was released.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// # use std::time::Duration;
 /// use leasehold::recipes::reentrant::{self, Release};
@@ -304,7 +304,7 @@ pub fn release(conn: &mut Connection, name: &str, owner: &Owner, token: &Token) 
 /// - [`Error::Redis`](crate::Error::Redis): the server refused or did not reply. Nothing was
 ///   changed, since this only reads.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use leasehold::{Owner, recipes::reentrant};
 ///

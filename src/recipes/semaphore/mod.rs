@@ -83,8 +83,8 @@ const MOST_PERMITS: u32 = 10_000;
 ///
 /// # Errors
 /// - [`Error::Invalid`](crate::Error::Invalid): the name is empty, longer than 512 bytes, ends in
-///   `:lease`, or has braces other than one non-empty `{tag}`; or the number of permits or the
-///   lease is out of range. Nothing was sent.
+///   `:lease` or `:lease:ran`, or has braces other than one non-empty `{tag}`; or the number of
+///   permits or the lease is out of range. Nothing was sent.
 /// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so [`Error::token`](crate::Error)
 ///   may hold a permit until the lease ends. Release it, or repeat the call, on another connection.
 /// - [`Error::WrongKind`](crate::Error::WrongKind): the key is not a semaphore of this kind (it may
@@ -92,7 +92,7 @@ const MOST_PERMITS: u32 = 10_000;
 ///   Nothing was changed.
 /// - [`Error::Redis`](crate::Error::Redis): the server refused; no permit was acquired.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -134,7 +134,7 @@ pub fn try_acquire(
 /// # Errors
 /// As [`try_acquire`].
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -176,7 +176,7 @@ pub fn acquire(
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was renewed.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -213,7 +213,7 @@ pub fn renew(conn: &mut Connection, name: &str, token: &Token, lease: Duration) 
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing
 ///   was released.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// # let mut conn = pool.get()?;
@@ -238,7 +238,7 @@ pub fn release(conn: &mut Connection, name: &str, token: &Token) -> Result<bool>
 /// - [`Error::WrongKind`](crate::Error::WrongKind): the key is not a semaphore.
 /// - [`Error::Redis`](crate::Error::Redis): the server refused or did not reply.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// # let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
 /// # let mut conn = pool.get()?;

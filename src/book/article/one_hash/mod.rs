@@ -161,7 +161,7 @@ impl Lifetimes {
 ///   value that is not a time. Nothing was changed.
 /// - [`Error::Redis`]: the server refused; nothing was changed.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -201,7 +201,7 @@ pub fn acquire_read(
 /// # Errors
 /// As [`acquire_read`].
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -240,7 +240,7 @@ pub fn acquire_write(
 /// - [`Error::Unknown`]: no reply came; the hold is over now or at the end of its lease.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
-/// # Example
+/// # Examples
 /// As for [`acquire_read`].
 pub fn release_read(
     conn: &mut Connection,
@@ -264,7 +264,7 @@ pub fn release_read(
 /// - [`Error::Unknown`]: no reply came; the hold is over now or at the end of its lease.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
-/// # Example
+/// # Examples
 /// As for [`acquire_write`].
 pub fn release_write(
     conn: &mut Connection,

@@ -131,7 +131,7 @@ impl Keys {
 /// - [`Error::WrongKind`]: one of the keys is not a string. Nothing was changed.
 /// - [`Error::Redis`]: the server refused; nothing was changed.
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -172,7 +172,7 @@ pub fn acquire_read(
 /// # Errors
 /// As [`acquire_read`].
 ///
-/// # Example
+/// # Examples
 /// ```no_run
 /// use std::time::Duration;
 ///
@@ -211,7 +211,7 @@ pub fn acquire_write(
 /// - [`Error::Unknown`]: no reply came; the hold is over now or at the end of its lease.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
-/// # Example
+/// # Examples
 /// As for [`acquire_read`].
 pub fn release_read(conn: &mut Connection, keys: &Keys, token: &Token) -> Result<bool> {
     Operation::new("two_key::release_read", &keys.read).run(|operation| {
@@ -228,7 +228,7 @@ pub fn release_read(conn: &mut Connection, keys: &Keys, token: &Token) -> Result
 /// - [`Error::Unknown`]: no reply came; the hold is over now or at the end of its lease.
 /// - [`Error::WrongKind`], [`Error::Redis`]: nothing was changed.
 ///
-/// # Example
+/// # Examples
 /// As for [`acquire_write`].
 pub fn release_write(conn: &mut Connection, keys: &Keys, token: &Token) -> Result<bool> {
     Operation::new("two_key::release_write", &keys.write).run(|operation| {
