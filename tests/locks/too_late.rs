@@ -124,7 +124,8 @@ impl End {
     fn happens(self, lock: &Lock, conn: &mut Connection) {
         match self {
             Self::Never | Self::OurClock => {}
-            Self::Lease | Self::MaxHold => thread::sleep(SHORT + 50 * MS),
+            // Longer than a busy machine may delay a renewal, which then ends later on the server.
+            Self::Lease | Self::MaxHold => thread::sleep(SHORT + 500 * MS),
             Self::Deleted => conn.del(format!("lock:{}", lock.name())).unwrap(),
             Self::Taken => {
                 let options = Options::new().owner(Owner::new("thief").unwrap());
