@@ -202,7 +202,7 @@ impl<'a> Attempts<'a> {
         let shared = |more| Leaving::Shared { more, answered };
         let leaving = match self.hold.kind {
             LockKind::Mutex | LockKind::Write => Leaving::Exclusive,
-            LockKind::Semaphore => shared(u32::try_from(number).unwrap_or(u32::MAX)),
+            LockKind::Semaphore { .. } => shared(u32::try_from(number).unwrap_or(u32::MAX)),
             LockKind::Read => shared(u32::MAX),
             // The next waiter may have the same owner.
             LockKind::Reentrant => shared(1),

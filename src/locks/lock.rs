@@ -40,8 +40,6 @@ pub struct Lock {
     pub(super) settings: Settings,
     pub(super) kind: LockKind,
     name: String,
-    /// The number of permits of a semaphore.
-    permits: Option<u32>,
 }
 
 impl Lock {
@@ -51,14 +49,7 @@ impl Lock {
             settings: settings.clone(),
             kind,
             name: name.to_owned(),
-            permits: None,
         }
-    }
-
-    /// Sets the number of permits, for a semaphore.
-    pub(crate) fn among(self, permits: u32) -> Self {
-        let permits = Some(permits);
-        Self { permits, ..self }
     }
 
     /// Returns this lock with these options. Options that are not set keep their values. `self`
@@ -252,7 +243,7 @@ impl Lock {
 
     fn inspection(&self, found: (Found, Vec<Holder>), lock: &LockName) -> Inspection {
         let waiting_here = self.stacks.waiting(lock.key());
-        Inspection::new(found, waiting_here, self.permits)
+        Inspection::new(found, waiting_here, self.kind.permits())
     }
 
     /// Sends a call about this lock, and returns the reply.
@@ -399,7 +390,7 @@ impl Lock {
         self.stacks.process.refuse_forked_child()?;
         let token = Token::random();
         let hold = Hold::new(self.kind, lock, token, self.owner()).noting(&self.stacks.ended);
-        let Some(permits) = self.permits else {
+        let Some(permits) = self.kind.permits() else {
             return Ok(hold);
         };
         let reason = "a semaphore cannot be handed over: its holders have no order";

@@ -277,7 +277,7 @@ impl Locks {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn semaphore(&self, name: &str, permits: u32) -> Lock {
-        self.of_kind(LockKind::Semaphore, name).among(permits)
+        self.of_kind(LockKind::Semaphore { permits }, name)
     }
 
     /// Returns the set of the mutexes of these names, to acquire all of them or none.

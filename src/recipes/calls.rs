@@ -20,7 +20,7 @@ impl Hold {
             LockKind::Reentrant => reentrant::acquiring(self, lease_millis, busy_reply),
             LockKind::Read => read_write::acquiring_read(self, lease_millis, busy_reply),
             LockKind::Write => read_write::acquiring_write(self, lease_millis, waits, busy_reply),
-            LockKind::Semaphore => semaphore::acquiring(self, lease_millis, busy_reply),
+            LockKind::Semaphore { .. } => semaphore::acquiring(self, lease_millis, busy_reply),
         };
         call.asking_for_a_lock().confirmed_by(self.replicas)
     }
@@ -41,7 +41,7 @@ impl Hold {
             LockKind::Reentrant => reentrant::renewing(self, lease_millis, Levels::Counted),
             LockKind::Read => read_write::renewing(self, Side::Reader, lease_millis),
             LockKind::Write => read_write::renewing(self, Side::Writer, lease_millis),
-            LockKind::Semaphore => semaphore::renewing(self, lease_millis),
+            LockKind::Semaphore { .. } => semaphore::renewing(self, lease_millis),
         }
     }
 
@@ -52,7 +52,7 @@ impl Hold {
             LockKind::Reentrant => reentrant::releasing(self, Levels::Counted),
             LockKind::Read => read_write::releasing(self, Side::Reader),
             LockKind::Write => read_write::releasing(self, Side::Writer),
-            LockKind::Semaphore => semaphore::releasing(self),
+            LockKind::Semaphore { .. } => semaphore::releasing(self),
         }
     }
 
@@ -88,7 +88,7 @@ impl Hold {
             LockKind::Mutex => Proof::by_value(lock, &self.token),
             LockKind::Read => by_field(Side::Reader),
             LockKind::Write => by_field(Side::Writer),
-            LockKind::Semaphore => Proof::by_end(lock, key, "ZSCORE", self.token.as_str()),
+            LockKind::Semaphore { .. } => Proof::by_end(lock, key, "ZSCORE", self.token.as_str()),
             LockKind::Reentrant => {
                 let level = format!("t:{}", self.token);
                 // The companion may still have the level of a lock that was deleted.

@@ -18,20 +18,31 @@ use crate::{
     wire::{Replicas, count, fencing_token},
 };
 
-/// The kind of a lock.
+/// The kind of a lock, with what an acquire of this kind alone has to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LockKind {
     Mutex,
     Reentrant,
     Read,
     Write,
-    Semaphore,
+    /// A hold that is only looked at, renewed or released has any number of permits.
+    Semaphore {
+        permits: u32,
+    },
 }
 
 impl LockKind {
     /// Returns true if this never waits for a holder of the other kind.
     pub(crate) fn shares_with(self, holder: Self) -> bool {
         matches!((self, holder), (Self::Read, Self::Read))
+    }
+
+    /// Returns the number of permits of a semaphore.
+    pub(crate) fn permits(self) -> Option<u32> {
+        match self {
+            Self::Semaphore { permits } => Some(permits),
+            _ => None,
+        }
     }
 }
 
@@ -56,8 +67,6 @@ pub struct Hold {
     pub(crate) replicas: Option<Replicas>,
     /// The period in milliseconds, for work that runs once per period.
     pub(super) period_millis: Option<u64>,
-    /// The number of permits, for an acquire of a semaphore.
-    pub(crate) permits: u32,
     /// The holds of a reentrant lock that have ended, if the caller notes them.
     pub(super) ended: Option<Arc<EndedHolds>>,
 }
@@ -123,7 +132,8 @@ impl Hold {
     /// # Errors
     /// As [`mutex`](Self::mutex).
     pub fn semaphore(name: &str, token: &Token) -> Result<Self> {
-        Self::named(LockKind::Semaphore, name, token, Owner::described())
+        let kind = LockKind::Semaphore { permits: 1 };
+        Self::named(kind, name, token, Owner::described())
     }
 
     fn named(kind: LockKind, name: &str, token: &Token, owner: Owner) -> Result<Self> {
@@ -136,12 +146,11 @@ impl Hold {
             lock,
             token,
             owner,
-            is_fenced: !matches!(kind, LockKind::Read | LockKind::Semaphore),
+            is_fenced: kind != LockKind::Read && kind.permits().is_none(),
             reserved: 0,
             ends_at: None,
             replicas: None,
             period_millis: None,
-            permits: 1,
             ended: None,
         }
     }
@@ -187,7 +196,7 @@ impl Hold {
     }
 
     pub(crate) fn has_companion(&self) -> bool {
-        self.is_fenced || self.kind == LockKind::Semaphore
+        self.is_fenced || self.kind.permits().is_some()
     }
 
     /// Returns the number of holders up to which this hold shares the lock.
@@ -195,7 +204,7 @@ impl Hold {
         match self.kind {
             LockKind::Mutex | LockKind::Reentrant | LockKind::Write => 1,
             LockKind::Read => u32::MAX,
-            LockKind::Semaphore => self.permits,
+            LockKind::Semaphore { permits } => permits,
         }
     }
 
@@ -206,7 +215,7 @@ impl Hold {
         {
             return Ok(Attempt::AlreadyRun(run));
         }
-        if self.kind == LockKind::Semaphore {
+        if self.kind.permits().is_some() {
             return permit(answer);
         }
         let granted = |fence: Option<&Value>, number| {

@@ -233,7 +233,7 @@ fn the_holder_of_the_last_permit_reports_when_the_next_permit_ends() {
         (last(70), 0, sent + MS + 71 * MS),
         (last(70_000), 0, sent + MS + ASKS_AGAIN),
     ] {
-        let mut attempts = attempts(&settings, LockKind::Semaphore);
+        let mut attempts = attempts(&settings, LockKind::Semaphore { permits: 3 });
         let outcome = attempts.judge(reply(Ok(answer), sent), now);
         let Ok(AttemptOutcome::Granted {
             leaving,

@@ -54,7 +54,7 @@ use std::time::Duration;
 use redis::Connection;
 
 use super::{
-    hold::Hold,
+    hold::{Hold, LockKind},
     inspect::{Found, Holder, inspecting, read_inspection},
 };
 use crate::{
@@ -264,7 +264,8 @@ impl Hold {
     pub(crate) fn among(self, permits: u32) -> Result<Self> {
         let is_sensible = (1..=MOST_PERMITS).contains(&permits);
         ensure(is_sensible, "permits", "it must be between 1 and 10,000")?;
-        Ok(Self { permits, ..self })
+        let kind = LockKind::Semaphore { permits };
+        Ok(Self { kind, ..self })
     }
 }
 
@@ -273,7 +274,7 @@ impl Hold {
 pub(super) fn acquiring(hold: &Hold, lease_millis: u64, busy_reply: BusyReply) -> Call {
     on(&ACQUIRE_SEMAPHORE, hold)
         .arg(lease_millis)
-        .arg(hold.permits)
+        .arg(hold.most_holders())
         .arg(hold.owner.as_str())
         .arg(busy_reply.flag())
 }
