@@ -216,18 +216,21 @@ pub const READ_WRITE: [[Kind; 2]; 3] = [
     [ONE_HASH_READER, ONE_HASH_WRITER],
 ];
 
-pub const KINDS: [Kind; 10] = [
-    MUTEX,
-    BARE,
-    LEVEL,
-    PERMIT,
-    READER,
-    WRITER,
+/// The kinds of `recipes`.
+pub const OURS: &[Kind] = &[MUTEX, BARE, LEVEL, PERMIT, READER, WRITER];
+
+/// Those of the article's editions.
+pub const ARTICLES: &[Kind] = &[
     TWO_KEY_READER,
     TWO_KEY_WRITER,
     ONE_HASH_READER,
     ONE_HASH_WRITER,
 ];
+
+/// Every kind.
+pub fn kinds() -> Vec<Kind> {
+    [OURS, ARTICLES].concat()
+}
 
 impl Kind {
     /// Acquires by `acquire` if there is a wait, unless the kind has none.
@@ -257,6 +260,14 @@ impl Kind {
     /// A kind that is refused beside this one.
     pub fn rival(self) -> Self {
         (self.rival)()
+    }
+
+    /// True for readers and writers.
+    pub fn is_read_write(self) -> bool {
+        READ_WRITE
+            .as_flattened()
+            .iter()
+            .any(|it| it.name == self.name)
     }
 
     /// Its first acquire takes no script.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::{
     Proxy, Server,
     faults::{SILENCE, assert_all_ends, assert_unknown, for_each_fault},
-    kinds::{COMPANION, KINDS, Kind, LEASE, LEVEL, LONGER, MUTEX, PERMIT, READER, WRITER},
+    kinds::{ARTICLES, COMPANION, Kind, LEASE, LEVEL, LONGER, MUTEX, OURS, PERMIT, READER, WRITER},
     start,
     wait::at_once,
 };
@@ -40,12 +40,12 @@ fn break_each_of(kinds: &[Kind]) {
 
 #[test]
 fn every_function_of_our_kinds_at_every_command() {
-    break_each_of(&KINDS[..6]);
+    break_each_of(OURS);
 }
 
 #[test]
 fn every_function_of_the_articles_editions_at_every_command() {
-    break_each_of(&KINDS[6..]);
+    break_each_of(ARTICLES);
 }
 
 fn acquire(kind: Kind, wait: Option<Duration>) {

@@ -4,7 +4,7 @@ mod own_values;
 
 use crate::common::{
     State,
-    kinds::{BARE, COMPANION, KINDS, Kind, LEASE, LEVEL, MUTEX, PERMIT, READER, WRITER},
+    kinds::{BARE, COMPANION, Kind, LEASE, LEVEL, MUTEX, PERMIT, READER, WRITER, kinds},
     start,
 };
 use leasehold::{Error, Result, Token};
@@ -170,7 +170,7 @@ fn foreign_values(kind: Kind) -> Vec<Value<'static>> {
 #[test]
 fn a_key_of_another_type_or_kind_is_no_lock() {
     let (_server, mut conn) = start();
-    for kind in KINDS {
+    for kind in kinds() {
         for value in foreign_values(kind) {
             assert_no_lock(&mut conn, kind, kind.key, value);
             let rivals_key = kind.rival().key;

@@ -12,7 +12,7 @@ use crate::common::{
     Proxy, SLACK, Server, State,
     clock::millis,
     kinds::{
-        BARE, COMPANION, KINDS, Kind, LEASE, LEVEL, MUTEX, PERMIT, READ_WRITE, READER, WRITER,
+        BARE, COMPANION, Kind, LEASE, LEVEL, MUTEX, PERMIT, READ_WRITE, READER, WRITER, kinds,
     },
     monitor::Monitor,
     wait::{at_once, calls, comes_true},
@@ -37,7 +37,7 @@ fn each_call_is_one_round_trip_and_one_more_if_its_script_is_forgotten() {
     let proxy = Proxy::in_front_of(&server).unwrap();
     let mut conn = proxy.connection().unwrap();
     let token = Token::random();
-    for kind in KINDS {
+    for kind in kinds() {
         for known in [false, true] {
             assert!(kind.use_once(&mut conn));
             for (_, call) in kind.others() {
@@ -81,7 +81,7 @@ fn each_call_is_one_round_trip_and_one_more_if_its_script_is_forgotten() {
 fn a_hold_excludes_until_its_release_and_is_never_regained() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
-    for kind in KINDS {
+    for kind in kinds() {
         let (what, rival, token) = (kind.name, kind.rival(), Token::random());
         for wait in [None, Some(Duration::ZERO)] {
             assert!(kind.take(wait, &mut conn, "a", &token).unwrap(), "{what}");
@@ -107,7 +107,7 @@ fn a_hold_excludes_until_its_release_and_is_never_regained() {
 #[test]
 fn a_wait_ends_with_the_others_release_or_at_its_limit() {
     let wait = Duration::from_millis(300);
-    at_once(KINDS, |kind| {
+    at_once(kinds(), |kind| {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
         let (what, rival) = (kind.name, kind.rival());
@@ -141,7 +141,7 @@ fn a_wait_ends_with_the_others_release_or_at_its_limit() {
 fn a_refused_attempt_writes_nothing_and_reads_only_the_lock() {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
-    for kind in KINDS {
+    for kind in kinds() {
         put(&mut conn, &["FLUSHALL"]);
         assert!((kind.rival().try_acquire)(&mut conn, "a", &Token::random()).unwrap());
         let before = State::of(&mut conn).unwrap();
@@ -214,12 +214,11 @@ const BEFORE: [&[&[&str]]; 2] = [
 /// Even if a script is stopped half-way: a refused lock is not held, every key expires, and the
 /// remains admit no second attempt while the server is like this.
 fn assert_true_to_the_state(conn: &mut Connection, spoil: &[&str], repair: &[&str]) {
-    let cases = KINDS
+    let cases = kinds()
         .into_iter()
         .flat_map(|kind| BEFORE.map(|before| (kind, before)));
     for (kind, before) in cases {
-        let is_read_write = kind.renew.is_none() || ["reader", "writer"].contains(&kind.name);
-        if !before.is_empty() && !is_read_write {
+        if !before.is_empty() && !kind.is_read_write() {
             continue;
         }
         let [token, second] = [(); 2].map(|()| Token::random());
@@ -259,7 +258,7 @@ fn a_server_out_of_memory() {
     let mut conn = server.connection().unwrap();
     let limit = |bytes| ["CONFIG", "SET", "maxmemory", bytes];
     assert_true_to_the_state(&mut conn, &limit("1"), &limit("0"));
-    for kind in KINDS {
+    for kind in kinds() {
         put(&mut conn, &["FLUSHALL"]);
         let (what, token) = (kind.name, Token::random());
         assert!(
@@ -401,7 +400,7 @@ fn all_keys_are_in_one_slot() {
         .exec(&mut conn)
         .unwrap();
     assert!(comes_true(|| conn.exists::<_, bool>("a").is_ok()));
-    for kind in KINDS {
+    for kind in kinds() {
         for name in ["a", "report.4", "名前", "{shop}:report", "a{b}c"] {
             // The article's editions are given keys, with tags of the caller's.
             if kind.name.contains("two_key") && name.contains('{') {

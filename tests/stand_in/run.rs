@@ -2,6 +2,7 @@
 
 use std::{
     cmp::Reverse,
+    collections::HashMap,
     time::{Duration, Instant},
 };
 
@@ -27,6 +28,7 @@ pub(crate) fn transcript(
         world,
         processes,
         held: Vec::new(),
+        kinds: HashMap::new(),
         last_fence: 0,
         began: Instant::now(),
         short_since: None,
@@ -40,11 +42,13 @@ struct Run<'w> {
     world: &'w dyn World,
     processes: [Locks; 2],
     held: Vec<Lease>,
+    /// The kind with which each lock was acquired or stolen last.
+    kinds: HashMap<&'static str, Kind>,
     last_fence: u64,
     began: Instant,
     /// The start of the first lease that expires in the next `pass`.
     short_since: Option<Instant>,
-    /// A wait ended before its second attempt.
+    /// A wait ended before its second attempt, or a reply came too late.
     had_no_time: bool,
 }
 
@@ -105,9 +109,12 @@ impl Run<'_> {
         };
         let outcome = told(&came);
         let Ok(Some(lease)) = came else {
+            // The reply came when the short lease was over.
+            self.had_no_time |= outcome == "unknown";
             self.had_no_time |= outcome == "contended" && self.is_of_another_kind(which);
             return format!("{outcome}, not had");
         };
+        self.kinds.insert(which.name, which.kind);
         if which.how.is_short() {
             self.short_since.get_or_insert(asked);
         }
@@ -144,15 +151,13 @@ impl Run<'_> {
 
     /// Takes the lock with its current kind, if it has one.
     fn steal(&mut self, which: &Which) -> String {
-        let lock = self.processes[0].lock(which.name);
-        let found = lock.inspect().unwrap();
-        let kind = match found.holders().first() {
-            Some(holder) if holder.count().is_some() => Kind::Reentrant,
-            Some(holder) if holder.permits().is_some() => Kind::Semaphore,
-            Some(holder) if holder.is_reader() => Kind::Write,
-            Some(_) if lock.try_acquire().is_err() => Kind::Write,
-            _ => Kind::Mutex,
+        let found = self.processes[0].lock(which.name).inspect().unwrap();
+        let kind = match self.kinds.get(which.name).filter(|_| found.is_held()) {
+            Some(Kind::Read) => Kind::Write,
+            Some(kind) => *kind,
+            None => Kind::Mutex,
         };
+        self.kinds.insert(which.name, kind);
         let which = Which {
             kind,
             ..which.clone()
