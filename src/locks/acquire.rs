@@ -1,6 +1,6 @@
 //! The wait for a lock.
 //!
-//! [`Lock`](super::Lock) calls [`begin`], [`asks`](Wait::asks) and [`over`](Wait::over) on the
+//! [`Lock`](super::Lock) calls [`begin`], [`acquire`](Wait::acquire) and [`end`](Wait::end) on the
 //! caller's thread. A call with no time-out makes [one attempt](Wait::try_once) on a connection of
 //! the pool. A call that waits starts with such an attempt too, unless threads of this process
 //! already wait or it is the turn of another process; a reentrant lock always does, since its owner
@@ -192,7 +192,7 @@ fn first_stack(
 
 impl Wait<'_> {
     /// Asks for the lock at least once, and waits for it.
-    pub(super) fn asks(&mut self) -> Result<Option<Lease>> {
+    pub(super) fn acquire(&mut self) -> Result<Option<Lease>> {
         // The set may hold more locks than when this wait was prepared.
         self.cancel = self.part.cancel(self.settings.cancel.as_ref());
         if self.part.is_over {
@@ -224,10 +224,7 @@ impl Wait<'_> {
 
     /// Ends the wait: cleans up, and reports the outcome. The inner error: the work of `run_once`
     /// was already done within the period.
-    pub(super) fn over(
-        mut self,
-        acquired: Result<Option<Lease>>,
-    ) -> Result<Result<Lease, LastRun>> {
+    pub(super) fn end(mut self, acquired: Result<Option<Lease>>) -> Result<Result<Lease, LastRun>> {
         let acquired = acquired.map_err(|error| self.attempts.ended_by(error));
         self.release_outstanding(&acquired);
         (self.part.is_silent).set(acquired.as_ref().is_err_and(Error::is_silence));
@@ -384,10 +381,10 @@ impl Wait<'_> {
         Ok(true)
     }
 
-    /// Releases a lock that an attempt may have acquired, or may still acquire, unless the wait
-    /// returns a lease of this hold, which releases it. The watchdog's thread retries until the
-    /// server replies. If the server is replying, a release is also sent here, in case the process
-    /// exits at once.
+    /// If an attempt may have acquired the lock, or may still do so, leaves the release to the
+    /// watchdog's thread, which retries until the server replies. Does nothing if the wait returns
+    /// a lease of this hold: that lease releases it. If the server is replying, a release is also
+    /// sent here, in case the process exits at once.
     fn release_outstanding(&self, acquired: &Result<Option<Lease>>) {
         let is_out = self.attempts.is_out;
         let is_ours = |lease: &Lease| Arc::ptr_eq(lease.hold(), &self.hold);

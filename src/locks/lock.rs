@@ -350,8 +350,8 @@ impl Lock {
     ) -> Result<Result<Lease, LastRun>> {
         self.reporting(operation, || {
             let mut wait = wait()?;
-            let acquired = wait.asks();
-            wait.over(acquired)
+            let acquired = wait.acquire();
+            wait.end(acquired)
         })
     }
 

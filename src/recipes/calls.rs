@@ -13,13 +13,21 @@ use super::{
 use crate::wire::{BusyReply, Call, command, releasing};
 
 impl Hold {
-    /// Attempts to acquire the lock. Safe to send twice. A waiting writer keeps new readers out.
-    pub(crate) fn acquiring(&self, lease_millis: u64, waits: bool, busy_reply: BusyReply) -> Call {
+    /// Attempts to acquire the lock. Safe to send twice. `leaves_intent`: a writer that is refused
+    /// keeps new readers out.
+    pub(crate) fn acquiring(
+        &self,
+        lease_millis: u64,
+        leaves_intent: bool,
+        busy_reply: BusyReply,
+    ) -> Call {
         let call = match self.kind {
             LockKind::Mutex => mutex::acquiring(self, lease_millis, busy_reply),
             LockKind::Reentrant => reentrant::acquiring(self, lease_millis, busy_reply),
             LockKind::Read => read_write::acquiring_read(self, lease_millis, busy_reply),
-            LockKind::Write => read_write::acquiring_write(self, lease_millis, waits, busy_reply),
+            LockKind::Write => {
+                read_write::acquiring_write(self, lease_millis, leaves_intent, busy_reply)
+            }
             LockKind::Semaphore { .. } => semaphore::acquiring(self, lease_millis, busy_reply),
         };
         call.asking_for_a_lock().confirmed_by(self.replicas)

@@ -104,18 +104,18 @@ pub(super) fn acquiring_read(hold: &Hold, lease_millis: u64, busy_reply: BusyRep
 }
 
 /// Acquires the lock for writing: the reply is the fencing token, or nil if someone else holds the
-/// lock. A waiting writer keeps new readers out.
+/// lock. `leaves_intent`: a writer that is refused keeps new readers out.
 pub(super) fn acquiring_write(
     hold: &Hold,
     lease_millis: u64,
-    waits: bool,
+    leaves_intent: bool,
     busy_reply: BusyReply,
 ) -> Call {
     ACQUIRE_WRITE
         .on([hold.lock.key(), &hold.lock.companion()])
         .arg(hold.token.as_str())
         .arg(lease_millis)
-        .arg(u8::from(waits))
+        .arg(u8::from(leaves_intent))
         .arg(hold.owner.as_str())
         .arg(busy_reply.flag())
 }
