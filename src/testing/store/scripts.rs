@@ -7,7 +7,6 @@ use redis::{RedisError, RedisResult, Value};
 use super::{
     Companion, Content, Entry, Holds, Kind, MILLI, Nanos, Now, RunMark, Stored, StoredHold,
 };
-use crate::error::makes_no_sense;
 
 impl Entry {
     pub(super) fn run(&mut self, script: &str, words: &[&str], now: Now) -> RedisResult<Value> {
@@ -222,7 +221,11 @@ impl Entry {
                 self.stored.take_if(|_| is_ours);
                 Ok(yes(is_ours))
             }
-            _ => Err(makes_no_sense()),
+            _ => {
+                let arguments = words.len();
+                let text = format!("the stand-in has no {script} with {arguments} arguments");
+                Err(refused("ERR", &text))
+            }
         }
     }
 
