@@ -210,9 +210,9 @@ impl StandIn {
     /// Replies to commands in place of the stand-in. `answer` is called with the words of each
     /// command of a job, before the stand-in executes it. `None`: the stand-in executes it.
     ///
-    /// A [server error](Value::ServerError) has the same effect as from a server:
-    /// [`Error::Partial`](crate::Error::Partial) in a transaction, unless nothing at all was
-    /// executed. A later call replaces `answer`. It must not use the stand-in.
+    /// A [server error](Value::ServerError) has the same effect as from a server. In a transaction
+    /// that is [`Error::Partial`](crate::Error::Partial), unless no command was executed. `answer`
+    /// must not use the stand-in. A later call of this function replaces it.
     ///
     /// ```
     /// # use std::time::Duration;

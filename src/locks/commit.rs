@@ -1,4 +1,5 @@
-//! Reads and writes while a lock is held, in a transaction that watches the lock.
+//! Reads and writes while a lock is held, in a transaction that watches the lock. The server writes
+//! nothing once the hold has ended: the header of `recipes/transaction/proof.rs` says how.
 //!
 //! Runs on the holder's thread. Sends on a connection of the pool, or on the caller's, with no
 //! mutex locked.

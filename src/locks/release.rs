@@ -1,8 +1,10 @@
 //! The end of a hold: handed over, released, or left to the watchdog's thread, which retries.
 //!
 //! A release without a reply is an error for the caller, and [`settle`](Lease::settle) leaves the
-//! lock to the watchdog's thread: [`Keeper::abandon`](crate::renewing::keeper::Keeper::abandon)
-//! repeats the release until the server replies.
+//! lock to the watchdog's thread, by
+//! [`Keeper::abandon`](crate::renewing::keeper::Keeper::abandon). That thread repeats the release
+//! until the server replies, or the last `Locks`, lock and lease are gone; if an acquire got no
+//! reply, until that acquire is 100 s old.
 //!
 //! Every hold ends with the drop of its guard. Only the drop reports the end to the hooks.
 //!

@@ -321,6 +321,7 @@ impl Pool {
         if let Some(connection) = connections.try_get() {
             return Ok(connection);
         }
+        // No other call waits, so no connection is to come.
         if Arc::strong_count(&state.waiting) == 1 {
             state.to_come.store(0, Ordering::Relaxed);
         }

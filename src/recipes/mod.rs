@@ -13,10 +13,18 @@
 // period; `inspect` reads or removes the holders; `verdict` judges a hold by a reply; and
 // `transaction` writes while a lock is held.
 //
-// To add a kind, add a folder here, a `LockKind` with a constructor of `Hold`, an arm to each
-// `match` in `calls`, and the form of its replies in `hold`. The rooms above use a `Hold` of any
-// kind. `locks` checks the kind only where kinds wait, queue or run differently: in `acquire`,
-// `attempts`, `lock` and `run`. The stand-in for tests implements each script in `testing/store`.
+// To add a kind, add a folder here, a `LockKind`, a constructor of `Hold`, and one of `Lock` in
+// `locks/mod.rs`. The compiler then names each `match` to extend: in `hold`, `calls` and
+// `locks/attempts.rs`. It does not name these:
+// - the form of its replies, its fencing token and its companion: `hold`;
+// - the value of its key: `inspect` and its `look.lua`, the texts of `Lock::with_found_kind`, and
+//   `lockrun --list`, which shows it as a mutex otherwise;
+// - its scripts in the stand-in for tests: `testing/store`;
+// - the tests of all kinds: `tests/common/kinds.rs`, `every_kind` in `tests/common/hold.rs`, and
+//   `tests/stand_in/steps.rs`.
+//
+// The rooms above use a `Hold` of any kind. `locks` checks the kind only where kinds wait, queue,
+// run or are adopted differently: in `acquire`, `attempts`, `lock`, `run` and `adopt`.
 
 mod calls;
 mod hold;

@@ -1,5 +1,6 @@
 //! One lease of the [`Schedule`](super::schedule::Schedule): when to ask the server about it, and
-//! what follows from the reply. The state of the lease has the verdict of `recipes`.
+//! what follows from the reply. The reason of a loss is not decided here, but by the verdict of
+//! `recipes`, which the state of the lease asks.
 //!
 //! An entry needs a renewal at `renew_at` and a look at `look_at`. A question covers the needs that
 //! were due when it was sent; a positive reply clears them. A need that arises while a question is

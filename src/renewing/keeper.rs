@@ -120,8 +120,9 @@ impl Keeper {
         self.change(|state, now| state.schedule.renew_all(now));
     }
 
-    /// Queues a release for a hold without an owner. It is repeated until the server replies, and
-    /// if an acquire of it got no reply, until that is at least 100 s old.
+    /// Queues a release for a hold that nobody has any more. It is repeated until the server
+    /// replies, and if an acquire of it got no reply, until that is at least 100 s old. The
+    /// repeats end with the keeper.
     pub(crate) fn abandon(&self, hold: &Hold, may_come_late: bool) {
         let release = hold.releasing();
         self.change(|state, now| state.schedule.abandon(release, may_come_late, now));

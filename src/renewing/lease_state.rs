@@ -386,8 +386,8 @@ impl Facts {
 /// - **An acquire** may take the lock again after it was released. A hand-over is forbidden, and
 ///   the release is repeated for a while.
 ///
-/// Release and hand-over check it. A [renewal](super::schedule) by the watchdog that is in flight
-/// is in the schedule instead.
+/// Release and hand-over check it. A renewal by the watchdog counts here once it got no reply;
+/// while the reply may still come, the [schedule](super::schedule) knows of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Outstanding {
     /// An attempt to acquire. It may still take the lock after a release.

@@ -1,13 +1,15 @@
 //! Renewal of leases: one thread for any number of leases, and the state of each.
 //!
 //! A guard and a `Renewal` each have a [`Handle`](keeper::Handle): one lease, and the [`keeper`]
-//! that keeps it. The renewing thread ([`threads`]) takes the due questions from the [`schedule`],
-//! sends them in one round trip, and records each reply twice: in the schedule, which sets the time
-//! of the next question, and in the lease's [`lease_state`], which its holder reads. The callback
-//! thread waits for the ends of leases and runs the callbacks of a [`signal`]. When the listener
-//! reports that a key has changed, or that any key may have, the keeper looks at the oldest lease
-//! of the key. The schedule and its [`entry`] are plain values without a mutex, a clock or I/O.
-//! [`Outstanding`](lease_state::Outstanding) records the commands that may still be executed.
+//! that keeps it. The renewing thread ([`threads`]), which other rooms call the watchdog's thread,
+//! takes the due questions from the [`schedule`], sends them in one round trip, and records each
+//! reply twice: in the schedule, which sets the time of the next question, and in the lease's
+//! [`lease_state`], which its holder reads. It also repeats the releases that got no reply. The
+//! callback thread waits for the ends of leases and runs the callbacks of a [`signal`]. When the
+//! listener reports that a key has changed, or that any key may have, the keeper looks at the
+//! oldest lease of the key. The schedule and its [`entry`] are plain values without a mutex, a
+//! clock or I/O. [`Outstanding`](lease_state::Outstanding) records the commands that may still be
+//! executed.
 //!
 //! Only the verdict of [`recipes`](crate::recipes) interprets a reply, for the renewing thread and
 //! for the holder's calls. An error or a missing reply is never a loss, until our clock reaches the

@@ -4,6 +4,9 @@
 //! A lease is renewed after each third of its length. When one is due, its batch also takes the
 //! leases in the second half of their third, so that leases with different start times come to
 //! share round trips.
+//!
+//! A batch also takes the releases that got no reply: an [`Orphan`] is a hold that nobody has any
+//! more, and its release is repeated until the server replies.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -5,8 +5,9 @@
 //! [`SharedWrite`], and passes on each reply as it comes. When all lanes are in use, the first
 //! thread that finishes wakes another to lead. No thread waits for more letters to arrive.
 //!
-//! - While there are letters, a lane is in use, or the thread of one letter has been woken to lead.
-//!   Another thread that comes first leads in its place, and sends its letter too.
+//! - No letter is forgotten: as long as one waits, either a lane is in use, or the thread of a
+//!   waiting letter has been woken to lead. Another thread that comes first leads in its place, and
+//!   sends its letter too.
 //! - A lane is returned when its [`SharedWrite`] is dropped, also on an error or a panic. Then the
 //!   next thread is woken.
 //! - A call that waits for replicas shares no write. Its letter is empty, and no other thread takes

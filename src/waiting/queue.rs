@@ -48,9 +48,8 @@ pub(crate) struct Queue<W, L, F = ()> {
     /// The locks that were handed to former heads that have not left yet.
     handed: Vec<(Ticket, L)>,
     turns: Turns,
-    /// The time of the latest grant that said how many more are free, and their number. What an
-    /// earlier one said does not count: threads are granted in the order of the replies, but may
-    /// leave in any order.
+    /// The time of the latest grant that said how many more are free, and their number. A thread
+    /// may leave after one whose grant is later: then the number of its own grant does not count.
     told_free: Option<(Instant, usize)>,
     /// The failure of a head's last attempt, if it failed.
     failure: Option<F>,
@@ -207,10 +206,10 @@ impl<W, L, F> Queue<W, L, F> {
         }
     }
 
-    /// Records that the server has not replied to this waiter, which asks again at that moment,
-    /// even behind the head: it may have been granted the lock, and would keep it from others.
-    /// Discards earlier wake-ups: a lost connection wakes all heads, including the one that noticed
-    /// the loss and must pause. A later wake-up still counts.
+    /// Records that the server has not replied to this waiter. It asks again at that moment, even
+    /// if it is not the head: its attempt may have acquired the lock, and would keep it from others
+    /// until the lease ends. Discards earlier wake-ups: a lost connection wakes all heads, including
+    /// the one that noticed the loss and must pause. A later wake-up still counts.
     pub(crate) fn unanswered(&mut self, ticket: Ticket, ask_again: Instant, failure: Option<F>) {
         self.failure = failure;
         if let Some(waiter) = self.waiter(ticket) {
@@ -255,8 +254,8 @@ impl<W, L, F> Queue<W, L, F> {
         }
         let mut woken = Vec::new();
         if place == Some(0) {
-            // If its attempt came before that of the thread that leaves, it asks again once it is
-            // refused.
+            // The attempt of the new head is under way. If it reached the server before the one
+            // that was granted, it is refused, and the head then asks again.
             let is_out = self.waiting.front().is_some_and(Waiter::is_out);
             let ask_at = match leaving {
                 Leaving::Shared { more: 1.., .. } if is_out => gone.asks_at,

@@ -54,8 +54,8 @@ impl FairKeys {
 /// - [`Error::Unknown`](crate::Error::Unknown): no reply came, so
 ///   [`Error::token`](crate::Error::token) may hold a permit until the timeout. Release it with
 ///   that token on another connection.
-/// - [`Error::WrongKind`](crate::Error::WrongKind): a key holds something else, or scores that are
-///   not times in seconds or not counts. Nothing was changed.
+/// - [`Error::WrongKind`](crate::Error::WrongKind): a key holds something else, or a score that is
+///   no time in seconds or no count. Nothing was changed.
 /// - [`Error::Redis`](crate::Error::Redis): the server refused; no permit was acquired.
 ///
 /// # Examples

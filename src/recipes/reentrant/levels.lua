@@ -94,6 +94,8 @@ local function read_companion()
   -- the lock again by the notes' script, or the server stalled just before TIME and the key still
   -- existed when this script started.
   known = live > 0 or #over == 0 or ends_with(latest)
+  -- The notes' release may have lowered the count for a level that has a field here. So the levels
+  -- that have not ended are counted at least, up to the count of the lock.
   if known and #over > 0 then
     counted = math.max(count - #over, math.min(live, count))
   end

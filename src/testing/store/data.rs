@@ -13,7 +13,7 @@ use crate::wire::script_named;
 /// A command with its arguments.
 pub(in crate::testing) type Words = Vec<Vec<u8>>;
 
-/// The reply of a test to a command.
+/// A test's function that replies to commands.
 pub(in crate::testing) type Answer = Box<dyn FnMut(&[&str]) -> Option<Value> + Send>;
 
 pub(in crate::testing) type Hash = BTreeMap<Vec<u8>, Vec<u8>>;
