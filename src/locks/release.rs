@@ -53,7 +53,8 @@ impl Lease {
     ///   held it at the same time.
     /// - [`Error::Unknown`](crate::Error::Unknown), [`Error::Pool`](crate::Error::Pool),
     ///   [`Error::Redis`](crate::Error::Redis): the lock may not be free yet. The watchdog's thread
-    ///   retries until the server replies.
+    ///   retries until the server replies, as long as you keep a clone of the
+    ///   [`Locks`](crate::Locks), a lock or a lease of it. Otherwise the lock ends with its lease.
     /// - [`Error::Forked`](crate::Error::Forked): this is a forked child. The lock belongs to the
     ///   parent and does not change.
     ///

@@ -196,7 +196,7 @@ impl<'a> Questions<'a> {
 
     fn scripts(&mut self) -> Result<Judged> {
         self.write()?;
-        Ok((Good, "executed, with writes after TIME".to_owned()))
+        Ok((Good, "executed; they may write after TIME".to_owned()))
     }
 
     /// Writes the key, which a listener has to hear of.

@@ -21,7 +21,8 @@
 //   `lockrun --list`, which shows it as a mutex otherwise;
 // - its scripts in the stand-in for tests: `testing/store`;
 // - the tests of all kinds: `tests/common/kinds.rs`, `every_kind` in `tests/common/hold.rs`, and
-//   `tests/stand_in/steps.rs`.
+//   `tests/stand_in/steps.rs`;
+// - the pages: `docs/recipes.md`, and the promises and commands in `docs/guarantees.md`.
 //
 // The rooms above use a `Hold` of any kind. `locks` checks the kind only where kinds wait, queue,
 // run or are adopted differently: in `acquire`, `attempts`, `lock`, `run` and `adopt`.
