@@ -96,15 +96,20 @@ fn the_next_waiter_gets_an_expired_lock_without_a_message() {
 #[test]
 fn a_waiter_behind_a_grant_is_woken_if_the_lock_is_taken_away_at_once() {
     // A reader would share it.
-    let kinds = (0..6).filter(|kind| *kind != 2);
-    at_once(kinds, |kind| in_time(500 * MS, || taken_away_at_once(kind)));
+    let kinds = (0..6).filter(|kind| *kind != 2).map(|kind| (kind, 0));
+    // A mutex with hand-over is granted together with numbers for the next turns.
+    let cases = kinds.chain([(0, 9)]);
+    at_once(cases, |case| in_time(500 * MS, || taken_away_at_once(case)));
 }
 
 /// Returns the time until the waiter behind has the lock.
-fn taken_away_at_once(kind: usize) -> Duration {
+fn taken_away_at_once((kind, turns): (usize, u32)) -> Duration {
     let server = Server::start().unwrap();
     let mut conn = server.connection().unwrap();
-    let [ours, theirs] = [(); 2].map(|()| Locks::connect(&server.url()).unwrap());
+    let [ours, theirs] = [turns, 0].map(|turns| {
+        let locks = Locks::connect(&server.url()).unwrap();
+        locks.with(Options::new().hand_over(turns, LONG))
+    });
     let acquired = |locks: &Locks, owner| {
         let kept = Options::new().lease(3 * LONG).renewal(false);
         let options = kept.owner(Owner::new(owner).unwrap());
