@@ -56,6 +56,34 @@ fn told(lock: &Lock, threads: usize, wait: Duration) -> Vec<(Result<Lease>, Dura
     })
 }
 
+/// That too few replicas would have it shows only once it is granted.
+#[test]
+fn a_busy_lock_is_busy_to_a_thread_that_wants_more_replicas_than_there_are() {
+    at_once(0..6, |kind| {
+        let server = Server::start().unwrap();
+        let [ours, theirs] = [(); 2].map(|()| Locks::connect(&server.url()).unwrap());
+        let ours = ours.with(Options::new().replicas(1, 50 * MS));
+        let lock = &every_kind(&ours)[kind];
+        // A reader would share it.
+        let held = match lock.name() {
+            "read" => theirs.write("read"),
+            _ => every_kind(&theirs)[kind].clone(),
+        };
+        let other = Options::new().owner(Owner::new("other").unwrap());
+        let _held = held.with(other).acquire(LONG).unwrap();
+        assert!(lock.try_acquire().unwrap().is_none(), "{}", lock.name());
+        let refused = lock.acquire(1_000 * MS).unwrap_err();
+        let is_busy = matches!(
+            refused,
+            Error::Contended {
+                remaining: Some(_),
+                ..
+            }
+        );
+        assert!(is_busy, "{}: {refused:?}", lock.name());
+    });
+}
+
 #[test]
 fn a_transient_refusal_does_not_end_a_wait() {
     at_once(PASSES, |refusal| {

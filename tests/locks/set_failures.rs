@@ -145,7 +145,6 @@ fn locks_of_two_connects_are_held_together_but_cannot_commit() {
     });
 }
 
-/// With the old prefixes, the two locks of one key are not adjacent.
 /// Its attempt is not sent with those of the others, which wait for no replica.
 #[test]
 fn a_lock_of_a_set_that_waits_for_replicas_is_not_granted_without_them() {
@@ -165,6 +164,7 @@ fn a_lock_of_a_set_that_waits_for_replicas_is_not_granted_without_them() {
     assert!(comes_true(|| is_free(&mut conn)));
 }
 
+/// With the old prefixes, the two locks of one key are not adjacent.
 #[test]
 fn a_new_prefix_changes_the_order() {
     let locks = Locks::connect("redis://127.0.0.1:1/").unwrap();

@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lease, Lock, Locks, LostReason, Once, Options, Owner, Pool, RenewalState};
+use leasehold::{
+    Error, Lease, Lock, LockSet, Locks, LostReason, Once, Options, Owner, Pool, RenewalState,
+};
 use redis::{Commands, Connection};
 
 use crate::common::{
