@@ -383,6 +383,39 @@ fn a_child_forked_in_a_closure_writes_and_releases_nothing() {
     });
 }
 
+type Commit<'a> = dyn Fn(&dyn Fn(&mut redis::Pipeline)) -> Result<(), Error> + 'a;
+
+#[test]
+fn a_child_forked_while_a_set_builds_a_commit_writes_and_releases_nothing() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let locks = Locks::connect(&server.url()).unwrap();
+        let leases = locks.all_of(["a", "b"]).acquire(LONG).unwrap();
+        let leases = RefCell::new(Some(leases));
+        let ways: [&Commit<'_>; 3] = [
+            &|build| leases.borrow().as_ref().unwrap().commit(build),
+            &|build| {
+                let leases = leases.borrow();
+                let once = leases.as_ref().unwrap().commit_once("id", LONG, build);
+                once.map(drop)
+            },
+            &|build| leases.take().unwrap().commit_and_release(build),
+        ];
+        for (place, way) in ways.into_iter().enumerate() {
+            let (child, here) = forking_within(|fork| {
+                way(&|pipe| {
+                    fork();
+                    pipe.incr("count", 1);
+                })
+            });
+            assert_eq!(child.as_deref(), Some("Err(Forked)"), "{place}");
+            here.unwrap();
+        }
+        let written: u32 = server.connection().unwrap().get("count").unwrap();
+        assert_eq!(written, 3);
+    });
+}
+
 /// For 50 ms two threads keep asking whether the lease is lost. Both have started when this
 /// returns.
 fn ask_all_the_time(lease: &Lease) {

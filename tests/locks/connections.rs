@@ -334,6 +334,23 @@ impl Events for Renewals {
     }
 }
 
+/// A connection that has just answered is not bounded.
+#[test]
+fn a_release_in_a_hurry_leaves_the_next_call_its_whole_time() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::in_front_of(&server).unwrap();
+        let pool = Pool::builder().max_size(1).connect(&proxy.url()).unwrap();
+        let locks = Locks::new(&pool).unwrap();
+        let hurried = Options::new().drop_timeout(50 * MS);
+        drop(locks.lock("a").with(hurried).acquire(LONG).unwrap());
+        thread::sleep(50 * MS);
+        proxy.at("EVALSHA").about("lock:b").delay(500 * MS);
+        let granted = locks.lock("b").try_acquire();
+        assert!(matches!(granted, Ok(Some(_))), "{granted:?}");
+    });
+}
+
 /// If the server notified the watchdog of its own renewals, it would ask once more after each.
 #[test]
 fn a_renewal_is_one_command() {

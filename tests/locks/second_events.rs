@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, Lock, Result};
+use leasehold::{Error, Lock, LockSet, Result};
 use redis::Commands;
 
 use crate::common::{
@@ -62,27 +62,42 @@ const FAULTS: [Faults; 11] = [
     }),
 ];
 
-/// Prepares the call, and makes it after the faults are in place.
-type Call = fn(&Lock, &dyn Fn()) -> Result<()>;
+/// Prepares the call on a lock, or on a set of it and another one, and makes it after the faults
+/// are in place.
+type Call = fn(&Lock, &LockSet, &dyn Fn()) -> Result<()>;
 
-const CALLS: [(&str, Call); 4] = [
-    ("try_acquire", |lock, faults| {
+const CALLS: [(&str, Call); 7] = [
+    ("try_acquire", |lock, _, faults| {
         faults();
         lock.try_acquire().map(drop)
     }),
-    ("acquire", |lock, faults| {
+    ("acquire", |lock, _, faults| {
         faults();
         lock.acquire(LONG).map(drop)
     }),
-    ("renew", |lock, faults| {
+    ("renew", |lock, _, faults| {
         let lease = lock.acquire(LONG)?;
         faults();
         lease.renew(LONG)
     }),
-    ("release", |lock, faults| {
+    ("release", |lock, _, faults| {
         let lease = lock.acquire(LONG)?;
         faults();
         lease.release()
+    }),
+    ("try_acquire of a set", |_, set, faults| {
+        faults();
+        set.try_acquire().map(drop)
+    }),
+    ("renew of a set", |_, set, faults| {
+        let leases = set.acquire(LONG)?;
+        faults();
+        leases.renew(LONG)
+    }),
+    ("release of a set", |_, set, faults| {
+        let leases = set.acquire(LONG)?;
+        faults();
+        leases.release()
     }),
 ];
 
@@ -100,6 +115,7 @@ fn a_call_sent_again_is_done_or_unknown_and_leaves_no_lock() {
             let proxy = Proxy::in_front_of(&server).unwrap();
             let mut conn = server.connection().unwrap();
             let locks = quick(&proxy.url(), ANSWER).with(crate::options().lease(6 * LONG));
+            let beside = locks.lock("beside");
             for lock in every_kind(&locks) {
                 let what = format!("{name} of {}, {fault}", lock.name());
                 let key = format!("lock:{}", lock.name());
@@ -115,16 +131,19 @@ fn a_call_sent_again_is_done_or_unknown_and_leaves_no_lock() {
                     let at = |nth| proxy.at_command(nth).about(&key);
                     happen(at(1), at(2));
                 };
-                let told = call(&lock, &faults);
+                let set = LockSet::of([lock.clone(), beside.clone()]);
+                let told = call(&lock, &set, &faults);
                 let is_unknown = matches!(told, Err(Error::Unknown { .. }));
                 let waits = name == "acquire" && fault != "refused" && fault != "of another kind";
                 let is_done = told.is_ok() && (may_know || waits);
                 // A key of another kind proves that a hold has ended, whatever became of its renewal.
-                let is_lost = (name, fault) == ("renew", "of another kind")
+                let is_lost = name.starts_with("renew")
+                    && fault == "of another kind"
                     && matches!(told, Err(Error::Lost { .. }));
                 assert!(is_unknown || is_done || is_lost, "{what}: {told:?}");
                 assert!(proxy.happened(), "{TOO_SLOW}: {what}");
-                let is_free = || !conn.exists::<_, bool>(&key).unwrap();
+                let keys = [key.as_str(), "lock:beside"];
+                let is_free = || conn.exists::<_, u32>(&keys).unwrap() == 0;
                 assert!(comes_true(is_free), "{what}: not released");
             }
         });

@@ -310,6 +310,33 @@ fn no_outcome_leaves_a_watch_or_a_write() {
     });
 }
 
+/// The server refuses to watch a key, but not the proof of the hold, which is watched after it.
+#[test]
+fn a_key_that_may_not_be_watched_leaves_no_watch_and_no_proof() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let user = "SETUSER me on >pass +@all &* ~lock:* ~{lock:* ~free";
+        redis::cmd("ACL")
+            .arg(user.split(' ').collect::<Vec<_>>())
+            .exec(&mut conn)
+            .unwrap();
+        let url = server.url().replace("://", "://me:pass@");
+        let pool = Pool::builder().max_size(1).connect(&url).unwrap();
+        let locks = Locks::new(&pool).unwrap().with(crate::options());
+        for lock in every_kind(&locks) {
+            let lease = lock.acquire(LONG).unwrap();
+            let refused = lease.transaction(&["secret"], |_, _| Ok(()));
+            assert!(matches!(refused, Err(Error::Redis { .. })), "{refused:?}");
+            let proofs: Vec<String> = conn.keys("{lock:*:proof*").unwrap();
+            let keys: Vec<_> = proofs.iter().map(String::as_str).collect();
+            assert_nothing_is_watched(&pool, &mut conn, &keys);
+            assert_eq!(keys, [""; 0], "{}", lock.name());
+            lease.verify().unwrap();
+        }
+    });
+}
+
 #[test]
 fn a_panic_in_a_restart_leaves_no_watch() {
     unless_halted(|| {

@@ -209,6 +209,22 @@ fn the_adopted_lease_has_the_terms_of_the_one_who_adopts() {
 }
 
 #[test]
+fn an_adopted_lock_is_free_by_its_max_hold_whatever_happens_to_the_one_who_adopts() {
+    on_both(|world| {
+        let until = Options::new().max_hold(3_000 * MS);
+        let (ours, theirs) = (kinds(world, &short()), kinds(world, &until));
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            let (token, _) = ours.acquire(LONG).unwrap().detach();
+            let lease = theirs.adopt(&token).unwrap();
+            let left = ours.inspect().unwrap().holders()[0].remaining().unwrap();
+            assert!(lease.is_held() && left <= 3_001 * MS, "{}", ours.name());
+            // An end is a whole millisecond.
+            assert!(lease.remaining() < left + 2 * MS, "{}", ours.name());
+        }
+    });
+}
+
+#[test]
 fn an_adoption_extends_the_lease_even_if_it_is_not_renewed() {
     on_both(|world| {
         let once = Options::new().lease(6_000 * MS).renewal(false);
