@@ -380,6 +380,37 @@ fn a_new_master_grants_nothing_before_every_process_knows_it() {
     });
 }
 
+/// It asked before the failover, and gets its connection after it.
+#[test]
+fn a_call_that_waited_for_a_connection_asks_a_new_master_no_sooner() {
+    unless_halted(|| {
+        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+        let said = Said::default();
+        said.now(old.port(), 1);
+        let sentinel = said.by_a_sentinel();
+        let one = Pool::builder().max_size(1).get_timeout(LONG);
+        let pool = one.connect(&url(&[&sentinel])).unwrap();
+        let locks = Locks::new(&pool).unwrap();
+        let other = locks.lock("other").acquire(LONG).unwrap();
+        assert!(comes_true(|| sentinel.subscribers() == 1));
+        let lent = pool.get().unwrap();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let lease = locks.lock("a").acquire(LONG).unwrap();
+                (Instant::now(), drop(lease)).0
+            });
+            // Until it waits.
+            thread::sleep(50 * MS);
+            let told = Instant::now();
+            said.now(new.port(), 2);
+            sentinel.announce();
+            assert!(comes_true(|| !other.is_held()));
+            drop(lent);
+            assert!(waits.join().unwrap() >= told + 500 * MS);
+        });
+    });
+}
+
 #[test]
 fn before_a_new_master_grants_it_does_all_that_grants_nothing() {
     unless_halted(|| {

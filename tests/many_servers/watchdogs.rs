@@ -1,6 +1,7 @@
 //! A watchdog on a cluster: locks of every shard stay renewed, whatever happens to one shard.
 
 use std::{
+    sync::{Arc, Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -129,6 +130,33 @@ fn a_lock_survives_a_slot_that_is_open_for_less_than_its_lease() {
         was_refused && is_held && was_ours.unwrap(),
         "{was_refused} {is_held}"
     );
+}
+
+/// Each shard has a thread of its own for callbacks, and none of these returns.
+#[test]
+#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
+fn a_drop_waits_for_the_threads_of_all_shards_at_once() {
+    let cluster = shared();
+    let answer = 1_000 * MS;
+    let settings = Pool::builder().io_timeout(answer);
+    let nodes = settings.connect_nodes(&cluster.url()).unwrap();
+    let watchdog = Watchdog::on_nodes(&nodes);
+    let names = names(&cluster, "drop");
+    let held = names
+        .each_ref()
+        .map(|name| kept(&nodes, &watchdog, name, 9_000 * MS));
+    let (ends, end) = mpsc::channel::<()>();
+    let end = Arc::new(Mutex::new(end));
+    for (_, renewal) in &held {
+        let end = Arc::clone(&end);
+        let waits = move |_| _ = end.lock().unwrap().recv();
+        renewal.lost().notify(waits).unwrap();
+    }
+    let asked = Instant::now();
+    drop(watchdog);
+    let took = asked.elapsed();
+    drop(ends);
+    assert!(took >= answer && took < answer + SLACK, "{took:?}");
 }
 
 #[test]

@@ -46,13 +46,14 @@ enum Told {
 /// Runs concurrently: each mostly waits.
 #[test]
 fn outages_longer_and_shorter_than_a_lease() {
-    let cases: [fn(); 8] = [
+    let cases: [fn(); 9] = [
         what_cannot_be_renewed_ends_before_the_lease,
         an_outage_that_is_shorter_than_the_lease_is_survived,
         a_failure_that_has_passed_is_not_the_reason,
         a_command_may_run_for_longer_than_the_lease,
         a_guardian_that_was_stopped_past_the_lease_ends_the_command_at_once,
         a_tool_that_was_stopped_past_the_lease_ends_its_command_at_once,
+        a_command_whose_tool_was_stopped_after_a_loss_has_its_grace,
         a_group_that_was_stopped_for_longer_than_the_lease_goes_on,
         a_guardian_that_reads_nothing_holds_nothing_up,
     ];
@@ -191,6 +192,25 @@ fn a_tool_that_was_stopped_past_the_lease_ends_its_command_at_once() {
     tool.silence();
     // Without the grace period.
     assert!(went_on.elapsed() < ms(2_200), "{:?}", went_on.elapsed());
+    tool.ends_with(70);
+}
+
+/// By our clock the lease would last for a minute, while others hold the lock.
+fn a_command_whose_tool_was_stopped_after_a_loss_has_its_grace() {
+    let server = Server::start().unwrap();
+    let script = format!("trap 'echo told' TERM; echo in; {LONG}");
+    let mut tool = Tool::apart(&server, "--lease 60s --grace 2s", &script);
+    tool.hear("in");
+    let () = server.connection().unwrap().del(KEY).unwrap();
+    tool.hear("told").signal(Signal::SIGSTOP);
+    let stopped = Instant::now();
+    tool.silence();
+    let ended_after = stopped.elapsed();
+    assert!(
+        ended_after > ms(1_000) && ended_after < ms(7_000),
+        "{ended_after:?}"
+    );
+    tool.signal(Signal::SIGCONT);
     tool.ends_with(70);
 }
 
