@@ -1,8 +1,8 @@
 //! Runs work under a lock: on every call, or once per period across all hosts.
 //!
-//! A run of `run_once` leaves a [mark](crate::recipes::once) in a key of the lock. The script that
-//! acquires checks the mark first, and the script that releases writes it, so the lock is never
-//! free while a finished run is unmarked.
+//! A run of `run_once` leaves a [mark](crate::recipes::LastRun) in a key of the lock. The script
+//! that acquires checks the mark first, and the script that releases writes it, so the lock is
+//! never free while a finished run is unmarked.
 
 use std::time::Duration;
 

@@ -65,7 +65,8 @@ pub(super) struct KeyLeases {
     /// Oldest first, since ids only grow.
     all: BTreeSet<Id>,
     /// The leases without a pending look. The next loss of another lease schedules a look at each
-    /// of them. So N losses schedule N looks and one for each question, not N × N.
+    /// of them. So N losses cause N looks, and one more for each question that is sent meanwhile,
+    /// not N × N.
     idle: BTreeSet<Id>,
 }
 

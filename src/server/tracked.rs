@@ -7,8 +7,8 @@
 //!   server forgets which keys it has read.
 //! - [`report`](Tracked::report), and nothing else, informs those who relied on it. The heads of
 //!   the queues are informed when their connection is gone, since one of them opens the next. The
-//!   leases are informed when there is a new one: the watchdog opens it, and before that a question
-//!   without a reply would only make them doubtful.
+//!   leases are informed when the watchdog has opened a new one: a question before that would get
+//!   no reply, and only make them doubtful.
 //! - A head asks every second, and so finds out by itself that its connection is gone. Leases are
 //!   renewed more rarely, so the listener's thread [`check`](Tracked::check)s their connection once
 //!   a second.

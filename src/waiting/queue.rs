@@ -6,8 +6,8 @@
 //!
 //! A grant of a shared lock says how many more are free. Then as many threads from the head on ask
 //! at once, if each wants the lock as the thread that was granted it: a reader, or a permit out of
-//! the same number. One that is refused keeps its place, and sleeps until it is the head, unless a
-//! reply to another thread has come since which says that more are free.
+//! the same number. One that is refused keeps its place, and sleeps until it is the head. But if a
+//! later reply to another thread says that more are free, it asks again.
 //!
 //! A wake-up is never lost. It belongs to the queue, not to the thread that it woke: if the head
 //! leaves before it has acted on a wake-up, the next head gets it. A head has acted on a wake-up
