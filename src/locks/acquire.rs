@@ -36,9 +36,9 @@ use std::{
 use super::{
     attempts::{AttemptOutcome, Attempts, Standing},
     lease::{Lease, LeaseGrant},
-    options::Settings,
     release::let_go_all,
     set_wait::SetWait,
+    options::Settings,
     stack::Stack,
     stacks::Stacks,
 };
@@ -232,7 +232,7 @@ impl Wait<'_> {
             // If the lock was granted or handed over just before, it is released.
             if let Ok(Some(lease)) = acquired {
                 let by = (self.part).releases_by(self.deadline, self.stacks.limits.answer);
-                let_go_all(&mut [lease.declined()], by);
+                let_go_all(&mut [lease.declined()], self.operation.name, by);
             }
             return Err(self.operation.cancelled());
         }

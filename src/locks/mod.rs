@@ -25,14 +25,15 @@ mod set_commit;
 mod set_wait;
 mod stack;
 mod stacks;
+mod transacting;
 
-pub use commit::Committed;
 pub use held::HeldLocks;
 pub use lease::Lease;
 pub use lock::{Inspection, Lock};
 pub use options::Options;
 pub use run::Once;
 pub use set::{Leases, LockSet};
+pub use transacting::Committed;
 
 use std::sync::Arc;
 

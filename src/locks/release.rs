@@ -312,7 +312,11 @@ impl Lease {
 /// Hands over or releases these leases, in one write to each server, and to all servers at once.
 /// Leaves those whose server has not replied by the deadline to the watchdog's thread. Must not be
 /// called in a forked child, nor for a hold that has ended.
-pub(super) fn let_go_all(leases: &mut [Lease], by: Deadline) -> Vec<Result<()>> {
+pub(super) fn let_go_all(
+    leases: &mut [Lease],
+    name: &'static str,
+    by: Deadline,
+) -> Vec<Result<()>> {
     let handed = leases.iter_mut().map(|lease| lease.hand_on(by));
     let mut done: Vec<Option<Result<()>>> = handed.collect();
     let mut left: Vec<_> = (leases.iter_mut().zip(&mut done))
@@ -325,7 +329,7 @@ pub(super) fn let_go_all(leases: &mut [Lease], by: Deadline) -> Vec<Result<()>> 
     let asked = ask_together(&releases, Patience::until(by));
     for (((lease, done), state), asked) in left.into_iter().zip(states).zip(asked) {
         let was_released = lease.judge_release(asked);
-        *done = Some(lease.settle(RELEASE, was_released, state));
+        *done = Some(lease.settle(name, was_released, state));
     }
     done.into_iter().flatten().collect()
 }

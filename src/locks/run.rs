@@ -198,7 +198,8 @@ impl Lease {
     /// since the next holder must see the mark.
     fn finish(mut self) -> Result<()> {
         // A lost lease returns `Lost`, even if no connection is available for the release.
-        self.check_here(RUN_ONCE)?;
+        self.stack.process.refuse_forked_child()?;
+        self.check_for(RUN_ONCE)?;
         let deadline = self.stack.clock.after(self.remaining());
         let state = self.stop_renewing(Deadline::after(Duration::MAX));
         let finished = match (self.hold().finishing(), state) {

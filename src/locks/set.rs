@@ -240,7 +240,7 @@ impl Leases {
                 let behind = waits.by_ref().flatten();
                 let mut behind: Vec<_> = behind.filter_map(Wait::declined).collect();
                 let by = part.releases_by(deadline, lock.longest_answer());
-                let_go_all(&mut behind, by);
+                let_go_all(&mut behind, name, by);
             }
             let waited = lock.acquire_hold(operation(lock), || wait);
             match lock.or_contended(operation(lock), waited) {
@@ -423,7 +423,7 @@ impl Leases {
     /// results with the names. Must not be called in a forked child.
     fn let_go(&mut self, by: Deadline) -> Vec<(String, Result<()>)> {
         let mut leases = mem::take(&mut self.leases);
-        let released = let_go_all(&mut leases, by);
+        let released = let_go_all(&mut leases, RELEASE, by);
         let names = leases.iter().map(|lease| lease.name().to_owned());
         names.zip(released).collect()
     }

@@ -22,6 +22,7 @@ scripts! {
 }
 
 /// The keys and reads that prove, while the locks are watched, that they are ours.
+#[derive(Default)]
 pub(crate) struct Proof<'a> {
     /// The keys of the locks, which are watched first.
     pub(in crate::recipes) keys: Vec<&'a str>,
@@ -108,23 +109,17 @@ impl<'a> Proof<'a> {
 
     /// Proves all of these.
     pub(crate) fn of_all(proofs: impl IntoIterator<Item = Self>) -> Self {
-        let (mut keys, mut made) = (Vec::new(), Vec::new());
-        let (mut reads, mut checks) = (Pipeline::new(), Vec::new());
-        for proof in proofs {
-            keys.extend(proof.keys);
-            made.extend(proof.made);
-            for read in proof.reads.cmd_iter() {
-                reads.add_command(read.clone());
+        let both = |mut all: Self, next: Self| {
+            all.keys.extend(next.keys);
+            all.keys.dedup();
+            all.made.extend(next.made);
+            for read in next.reads.cmd_iter() {
+                all.reads.add_command(read.clone());
             }
-            checks.extend(proof.checks);
-        }
-        keys.dedup();
-        Self {
-            keys,
-            made,
-            reads,
-            checks,
-        }
+            all.checks.extend(next.checks);
+            all
+        };
+        proofs.into_iter().reduce(both).unwrap_or_default()
     }
 
     /// Returns the packed reads and their number.
