@@ -51,11 +51,9 @@ pub fn list_item(
     seller_id: &str,
     price: u64,
 ) -> Result<Listing> {
-    let checked = Operation::new("list_item", item_id);
-    let goods = checked.run(|_| Goods::new(item_id, seller_id, price))?;
-    let operation = Operation::new("list_item", &goods.offer.member);
-    let keys = [goods.inventory.as_str()];
-    goods.list(conn, operation, Way::Watch(PATIENCE), &keys)
+    let goods = Goods::new("list_item", item_id, seller_id, price)?;
+    let (way, keys) = (Way::Watch(PATIENCE), [goods.inventory.as_str()]);
+    goods.list(conn, &goods.offer.member, way, &keys)
 }
 
 /// Moves an item from the seller's inventory into the market, under a lock for the item. This is
@@ -101,11 +99,9 @@ pub fn list_item_with_lock(
     seller_id: &str,
     price: u64,
 ) -> Result<Listing> {
-    let checked = Operation::new("list_item_with_lock", item_id);
-    let goods = checked.run(|_| Goods::new(item_id, seller_id, price))?;
+    let goods = Goods::new("list_item_with_lock", item_id, seller_id, price)?;
     let (lock, keys) = (goods.offer.item_lock(), [goods.inventory.as_str()]);
-    let operation = Operation::new("list_item_with_lock", &lock);
-    goods.list(conn, operation, Way::Lock, &keys)
+    goods.list(conn, &lock, Way::Lock, &keys)
 }
 
 /// Moves an item from the seller's inventory into the market, under one lock for the market.
@@ -152,11 +148,9 @@ pub fn list_item_with_market_lock(
     seller_id: &str,
     price: u64,
 ) -> Result<Listing> {
-    let checked = Operation::new("list_item_with_market_lock", item_id);
-    let goods = checked.run(|_| Goods::new(item_id, seller_id, price))?;
-    let operation = Operation::new("list_item_with_market_lock", lock.name());
+    let goods = Goods::new("list_item_with_market_lock", item_id, seller_id, price)?;
     let keys = [MARKET, &goods.inventory];
-    goods.list(conn, operation, Way::Lock, &keys)
+    goods.list(conn, lock.name(), Way::Lock, &keys)
 }
 
 /// The result of a listing, with the number of attempts that another client's write aborted.
@@ -218,30 +212,30 @@ impl Listing {
 
 /// An offer to be listed, and its price.
 struct Goods<'a> {
+    /// The public function.
+    name: &'static str,
     offer: Offer<'a>,
     price: u64,
     inventory: String,
 }
 
 impl<'a> Goods<'a> {
-    fn new(item_id: &'a str, seller_id: &str, price: u64) -> Result<Self> {
-        check_price(price)?;
-        Ok(Self {
-            offer: Offer::new(item_id, seller_id)?,
-            price,
-            inventory: inventory_key(seller_id),
+    fn new(name: &'static str, item_id: &'a str, seller_id: &str, price: u64) -> Result<Self> {
+        Operation::new(name, item_id).run(|_| {
+            check_price(price)?;
+            Ok(Self {
+                name,
+                offer: Offer::new(item_id, seller_id)?,
+                price,
+                inventory: inventory_key(seller_id),
+            })
         })
     }
 
     /// Checks that the seller has the item, as the book does, and that it is not yet in the market.
-    fn list(
-        &self,
-        conn: &mut Connection,
-        operation: Operation<'_>,
-        way: Way,
-        keys: &[&str],
-    ) -> Result<Listing> {
+    fn list(&self, conn: &mut Connection, lock: &str, way: Way, keys: &[&str]) -> Result<Listing> {
         let (item, member) = (self.offer.item_id, &self.offer.member);
+        let operation = Operation::new(self.name, lock);
         let contended = |retries| Listing::Contended { retries };
         trade(conn, operation, way, keys, contended, |attempt| {
             let retries = attempt.retries;

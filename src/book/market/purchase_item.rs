@@ -57,10 +57,9 @@ pub fn purchase_item(
     seller_id: &str,
     price: u64,
 ) -> Result<Purchase> {
-    let checked = Operation::new("purchase_item", item_id);
-    let sale = checked.run(|_| Sale::new(buyer_id, item_id, seller_id, Some(price)))?;
-    let operation = Operation::new("purchase_item", &sale.offer.member);
-    sale.purchase(conn, operation, Way::Watch(PATIENCE), &sale.all_keys())
+    let sale = Sale::new("purchase_item", buyer_id, item_id, seller_id, Some(price))?;
+    let (lock, way) = (&sale.offer.member, Way::Watch(PATIENCE));
+    sale.purchase(conn, lock, way, &sale.all_keys())
 }
 
 /// Buys an item under a lock for the item. This is the recommended way.
@@ -112,15 +111,13 @@ pub fn purchase_item_with_lock(
     seller_id: &str,
     price: Option<u64>,
 ) -> Result<Purchase> {
-    let checked = Operation::new("purchase_item_with_lock", item_id);
-    let sale = checked.run(|_| Sale::new(buyer_id, item_id, seller_id, price))?;
-    let lock = sale.offer.item_lock();
+    let name = "purchase_item_with_lock";
+    let sale = Sale::new(name, buyer_id, item_id, seller_id, price)?;
     // The lock protects the item from other traders; WATCH protects the buyer's funds from the same
     // buyer's other purchases. The market and the seller's funds are not watched, since purchases
     // of other items change them all the time.
     let keys = [sale.buyer.as_str(), &sale.inventory];
-    let operation = Operation::new("purchase_item_with_lock", &lock);
-    sale.purchase(conn, operation, Way::Lock, &keys)
+    sale.purchase(conn, &sale.offer.item_lock(), Way::Lock, &keys)
 }
 
 /// Buys an item under one lock for the market.
@@ -173,10 +170,9 @@ pub fn purchase_item_with_market_lock(
     seller_id: &str,
     price: Option<u64>,
 ) -> Result<Purchase> {
-    let checked = Operation::new("purchase_item_with_market_lock", item_id);
-    let sale = checked.run(|_| Sale::new(buyer_id, item_id, seller_id, price))?;
-    let operation = Operation::new("purchase_item_with_market_lock", lock.name());
-    sale.purchase(conn, operation, Way::Lock, &sale.all_keys())
+    let name = "purchase_item_with_market_lock";
+    let sale = Sale::new(name, buyer_id, item_id, seller_id, price)?;
+    sale.purchase(conn, lock.name(), Way::Lock, &sale.all_keys())
 }
 
 /// The result of a purchase, with the number of attempts that another client's write aborted.
@@ -259,6 +255,8 @@ impl Purchase {
 
 /// A buyer, an offer, and the agreed price, if any.
 struct Sale<'a> {
+    /// The public function.
+    name: &'static str,
     offer: Offer<'a>,
     agreed_price: Option<u64>,
     buyer: String,
@@ -268,26 +266,26 @@ struct Sale<'a> {
 
 impl<'a> Sale<'a> {
     fn new(
+        name: &'static str,
         buyer_id: &str,
         item_id: &'a str,
         seller_id: &str,
         agreed_price: Option<u64>,
     ) -> Result<Self> {
-        check_size("buyer_id", buyer_id)?;
-        check_price(agreed_price.unwrap_or(0))?;
-        let offer = Offer::new(item_id, seller_id)?;
-        ensure(
-            buyer_id != seller_id,
-            "buyer_id",
-            "buyer and seller must differ",
-        )?;
-        let (buyer, seller) = (user_key(buyer_id), user_key(seller_id));
-        Ok(Self {
-            offer,
-            agreed_price,
-            buyer,
-            seller,
-            inventory: inventory_key(buyer_id),
+        Operation::new(name, item_id).run(|_| {
+            check_size("buyer_id", buyer_id)?;
+            check_price(agreed_price.unwrap_or(0))?;
+            let offer = Offer::new(item_id, seller_id)?;
+            let reason = "buyer and seller must differ";
+            ensure(buyer_id != seller_id, "buyer_id", reason)?;
+            Ok(Self {
+                name,
+                offer,
+                agreed_price,
+                buyer: user_key(buyer_id),
+                seller: user_key(seller_id),
+                inventory: inventory_key(buyer_id),
+            })
         })
     }
 
@@ -300,10 +298,11 @@ impl<'a> Sale<'a> {
     fn purchase(
         &self,
         conn: &mut Connection,
-        operation: Operation<'_>,
+        lock: &str,
         way: Way,
         keys: &[&str],
     ) -> Result<Purchase> {
+        let operation = Operation::new(self.name, lock);
         let contended = |retries| Purchase::Contended { retries };
         let attempt = |attempt: &mut TradeAttempt<'_, '_>| self.attempt(attempt);
         trade(conn, operation, way, keys, contended, attempt)
