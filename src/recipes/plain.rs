@@ -7,8 +7,9 @@ use redis::Connection;
 use super::hold::{Attempt, Hold};
 use crate::{
     error::{Error, Operation, Result},
+    time::lease_millis,
     token::FencingToken,
-    wire::{Call, Replicas, until_granted},
+    wire::{BusyReply, Replicas, until_granted},
 };
 
 /// The fencing token and the count of an acquired lock.
@@ -92,14 +93,20 @@ impl Hold {
     }
 
     /// Acquires the lock for a plain function: repeats the call until the lock is granted or the
-    /// deadline has passed, at least once. The fencing token of a hold that gets none is 0.
+    /// deadline has passed, at least once. The fencing token of a hold that gets none is 0. The
+    /// lease does not count if the hold ends at a set moment.
     pub(super) fn acquire(
         &self,
         conn: &mut Connection,
         operation: Operation<'_>,
         timeout: Duration,
-        call: &Call,
+        lease: Duration,
     ) -> Result<Option<Grant>> {
+        let lease_millis = match self.ends_at {
+            Some(_) => 0,
+            None => lease_millis("lease", lease)?,
+        };
+        let call = self.acquiring(lease_millis, !timeout.is_zero(), BusyReply::No);
         until_granted(operation, &self.token, timeout, || {
             Ok(match self.read_attempt(&call.send(conn)?)? {
                 Attempt::Granted { fence, number, .. } => Some(Grant {
@@ -109,5 +116,16 @@ impl Hold {
                 Attempt::Busy(_) | Attempt::AlreadyRun(_) => None,
             })
         })
+    }
+
+    /// Renews the lease for a plain function. Returns false if the lock is not ours.
+    pub(super) fn renew(
+        &self,
+        conn: &mut Connection,
+        operation: Operation<'_>,
+        lease: Duration,
+    ) -> Result<bool> {
+        let call = self.renewal(lease_millis("lease", lease)?);
+        call.asks_for(operation, conn)
     }
 }

@@ -150,8 +150,7 @@ pub fn try_acquire(
 ) -> Result<Option<Grant>> {
     Operation::new("mutex::try_acquire", name).run(|operation| {
         let (hold, lease) = end.of(Hold::mutex(name, token)?)?;
-        let call = acquiring(&hold, lease, BusyReply::No);
-        hold.acquire(conn, operation, Duration::ZERO, &call)
+        hold.acquire(conn, operation, Duration::ZERO, lease)
     })
 }
 
@@ -190,8 +189,7 @@ pub fn acquire(
 ) -> Result<Option<Grant>> {
     Operation::new("mutex::acquire", name).run(|operation| {
         let (hold, lease) = end.of(Hold::mutex(name, token)?)?;
-        let call = acquiring(&hold, lease, BusyReply::No);
-        hold.acquire(conn, operation, timeout, &call)
+        hold.acquire(conn, operation, timeout, lease)
     })
 }
 
@@ -262,10 +260,8 @@ pub fn try_acquire_unfenced(
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn renew(conn: &mut Connection, name: &str, token: &Token, lease: Duration) -> Result<bool> {
-    Operation::new("mutex::renew", name).run(|operation| {
-        let call = renewing(&Hold::mutex(name, token)?, lease_millis("lease", lease)?);
-        call.asks_for(operation, conn)
-    })
+    Operation::new("mutex::renew", name)
+        .run(|operation| Hold::mutex(name, token)?.renew(conn, operation, lease))
 }
 
 /// Releases the lock if it is still ours. `Ok(false)`: it was no longer ours, and nothing was
@@ -295,13 +291,12 @@ pub fn release(conn: &mut Connection, name: &str, token: &Token) -> Result<bool>
 }
 
 impl End {
-    /// Gives the hold this end, and returns it with its lease in milliseconds, which is ignored for
-    /// a fixed end.
-    fn of(self, hold: Hold) -> Result<(Hold, u64)> {
+    /// Gives the hold this end, and returns it with its lease, which is zero for a set moment.
+    fn of(self, hold: Hold) -> Result<(Hold, Duration)> {
         match self {
-            Self::After(lease) => Ok((hold, lease_millis("lease", lease)?)),
+            Self::After(lease) => Ok((hold, lease)),
             Self::At(moment) => match epoch_millis(moment) {
-                ends_at @ Some(_) => Ok((Hold { ends_at, ..hold }, 0)),
+                ends_at @ Some(_) => Ok((Hold { ends_at, ..hold }, Duration::ZERO)),
                 None => Err(Error::invalid(
                     "end",
                     "it must be between 1970 and the year 9999",

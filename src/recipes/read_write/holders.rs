@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use redis::Connection;
 
-use super::{Grant, Side, acquiring_read, acquiring_write, releasing, renewing};
+use super::{Grant, Side, releasing};
 use crate::{
     error::{Error, Operation, Result},
     recipes::hold::Hold,
-    time::lease_millis,
     token::Token,
-    wire::BusyReply,
 };
 
 /// Acquires the lock for reading if no writer holds it or waits. Never waits.
@@ -53,9 +51,7 @@ pub fn try_acquire_read(
     lease: Duration,
 ) -> Result<bool> {
     Operation::new("read_write::try_acquire_read", name).run(|operation| {
-        let hold = Hold::read(name, token)?;
-        let call = acquiring_read(&hold, lease_millis("lease", lease)?, BusyReply::No);
-        let granted = hold.acquire(conn, operation, Duration::ZERO, &call)?;
+        let granted = Hold::read(name, token)?.acquire(conn, operation, Duration::ZERO, lease)?;
         Ok(granted.is_some())
     })
 }
@@ -93,9 +89,7 @@ pub fn acquire_read(
     lease: Duration,
 ) -> Result<bool> {
     Operation::new("read_write::acquire_read", name).run(|operation| {
-        let hold = Hold::read(name, token)?;
-        let call = acquiring_read(&hold, lease_millis("lease", lease)?, BusyReply::No);
-        let granted = hold.acquire(conn, operation, timeout, &call)?;
+        let granted = Hold::read(name, token)?.acquire(conn, operation, timeout, lease)?;
         Ok(granted.is_some())
     })
 }
@@ -132,10 +126,8 @@ pub fn renew_read(
     token: &Token,
     lease: Duration,
 ) -> Result<bool> {
-    Operation::new("read_write::renew_read", name).run(|operation| {
-        let (hold, lease) = (Hold::read(name, token)?, lease_millis("lease", lease)?);
-        renewing(&hold, Side::Reader, lease).asks_for(operation, conn)
-    })
+    Operation::new("read_write::renew_read", name)
+        .run(|operation| Hold::read(name, token)?.renew(conn, operation, lease))
 }
 
 /// Releases a reader's hold. `Ok(false)`: its lease had ended, so a writer may have held the lock
@@ -209,11 +201,8 @@ pub fn try_acquire_write(
     token: &Token,
     lease: Duration,
 ) -> Result<Option<Grant>> {
-    Operation::new("read_write::try_acquire_write", name).run(|operation| {
-        let hold = Hold::write(name, token)?;
-        let call = acquiring_write(&hold, lease_millis("lease", lease)?, false, BusyReply::No);
-        hold.acquire(conn, operation, Duration::ZERO, &call)
-    })
+    Operation::new("read_write::try_acquire_write", name)
+        .run(|operation| Hold::write(name, token)?.acquire(conn, operation, Duration::ZERO, lease))
 }
 
 /// Acquires the lock for writing, waiting up to `timeout` and keeping new readers out
@@ -256,10 +245,8 @@ pub fn acquire_write(
 ) -> Result<Option<Grant>> {
     Operation::new("read_write::acquire_write", name).run(|operation| {
         let hold = Hold::write(name, token)?;
-        let waits = !timeout.is_zero();
-        let call = acquiring_write(&hold, lease_millis("lease", lease)?, waits, BusyReply::No);
-        let granted = hold.acquire(conn, operation, timeout, &call);
-        if waits && has_given_up(&granted) {
+        let granted = hold.acquire(conn, operation, timeout, lease);
+        if !timeout.is_zero() && has_given_up(&granted) {
             // If this fails, the intent expires within a second.
             let _ = releasing(&hold, Side::Intent).asks(conn);
         }
@@ -298,10 +285,8 @@ pub fn renew_write(
     token: &Token,
     lease: Duration,
 ) -> Result<bool> {
-    Operation::new("read_write::renew_write", name).run(|operation| {
-        let (hold, lease) = (Hold::write(name, token)?, lease_millis("lease", lease)?);
-        renewing(&hold, Side::Writer, lease).asks_for(operation, conn)
-    })
+    Operation::new("read_write::renew_write", name)
+        .run(|operation| Hold::write(name, token)?.renew(conn, operation, lease))
 }
 
 /// Releases the writer's hold. `Ok(false)`: its lease had ended, so someone else may have held the
@@ -332,8 +317,12 @@ pub fn release_write(conn: &mut Connection, name: &str, token: &Token) -> Result
     })
 }
 
-/// Returns true if the wait has ended and the connection still responds. After an unknown outcome
-/// it may not respond, and another command could take one more time-out.
+/// Returns true if a wait has ended and the connection still responds. After an unknown outcome it
+/// may not respond, and another command could take one more time-out. For invalid arguments nothing
+/// was sent.
 fn has_given_up<T>(granted: &Result<Option<T>>) -> bool {
-    !matches!(granted, Ok(Some(_)) | Err(Error::Unknown { .. }))
+    !matches!(
+        granted,
+        Ok(Some(_)) | Err(Error::Unknown { .. } | Error::Invalid { .. })
+    )
 }

@@ -149,9 +149,7 @@ pub fn try_acquire(
     lease: Duration,
 ) -> Result<Option<Grant>> {
     Operation::new("reentrant::try_acquire", name).run(|operation| {
-        let hold = Hold::reentrant(name, owner, token)?;
-        let call = acquiring(&hold, lease_millis("lease", lease)?, BusyReply::No);
-        hold.acquire(conn, operation, Duration::ZERO, &call)
+        Hold::reentrant(name, owner, token)?.acquire(conn, operation, Duration::ZERO, lease)
     })
 }
 
@@ -190,9 +188,7 @@ pub fn acquire(
     lease: Duration,
 ) -> Result<Option<Grant>> {
     Operation::new("reentrant::acquire", name).run(|operation| {
-        let hold = Hold::reentrant(name, owner, token)?;
-        let call = acquiring(&hold, lease_millis("lease", lease)?, BusyReply::No);
-        hold.acquire(conn, operation, timeout, &call)
+        Hold::reentrant(name, owner, token)?.acquire(conn, operation, timeout, lease)
     })
 }
 

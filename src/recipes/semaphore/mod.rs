@@ -60,7 +60,6 @@ use super::{
 use crate::{
     error::{Operation, Result, ensure},
     name::LockName,
-    time::lease_millis,
     token::Token,
     wire::{BusyReply, Call, Script, scripts},
 };
@@ -116,8 +115,7 @@ pub fn try_acquire(
 ) -> Result<bool> {
     Operation::new("semaphore::try_acquire", name).run(|operation| {
         let hold = Hold::semaphore(name, token)?.among(permits)?;
-        let call = acquiring(&hold, lease_millis("lease", lease)?, BusyReply::No);
-        let granted = hold.acquire(conn, operation, Duration::ZERO, &call)?;
+        let granted = hold.acquire(conn, operation, Duration::ZERO, lease)?;
         Ok(granted.is_some())
     })
 }
@@ -157,8 +155,7 @@ pub fn acquire(
 ) -> Result<bool> {
     Operation::new("semaphore::acquire", name).run(|operation| {
         let hold = Hold::semaphore(name, token)?.among(permits)?;
-        let call = acquiring(&hold, lease_millis("lease", lease)?, BusyReply::No);
-        let granted = hold.acquire(conn, operation, timeout, &call)?;
+        let granted = hold.acquire(conn, operation, timeout, lease)?;
         Ok(granted.is_some())
     })
 }
@@ -191,13 +188,8 @@ pub fn acquire(
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub fn renew(conn: &mut Connection, name: &str, token: &Token, lease: Duration) -> Result<bool> {
-    Operation::new("semaphore::renew", name).run(|operation| {
-        let call = renewing(
-            &Hold::semaphore(name, token)?,
-            lease_millis("lease", lease)?,
-        );
-        call.asks_for(operation, conn)
-    })
+    Operation::new("semaphore::renew", name)
+        .run(|operation| Hold::semaphore(name, token)?.renew(conn, operation, lease))
 }
 
 /// Releases the permit if it is still ours. `Ok(false)`: it was no longer ours, and no permit was
