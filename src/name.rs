@@ -59,16 +59,12 @@ impl LockName {
     /// As [`new`](Self::new), and [`Error::Invalid`]: the prefix is longer than 128 bytes or has
     /// braces, or there is no prefix and the name begins with a brace, as a lock's other keys do.
     pub(crate) fn prefixed(prefix: &str, name: &str) -> Result<Self> {
-        ensure(
-            prefix.len() <= MAX_PREFIX_BYTES && !prefix.contains(['{', '}']),
-            "prefix",
-            "it must be at most 128 bytes long and have no braces",
-        )?;
-        ensure(
-            !(prefix.is_empty() && name.starts_with('{')),
-            "lock name",
-            "without a prefix it must not begin with a brace",
-        )?;
+        let is_prefix = prefix.len() <= MAX_PREFIX_BYTES && !prefix.contains(['{', '}']);
+        let reason = "it must be at most 128 bytes long and have no braces";
+        ensure(is_prefix, "prefix", reason)?;
+        let is_bare = prefix.is_empty() && name.starts_with('{');
+        let reason = "without a prefix it must not begin with a brace";
+        ensure(!is_bare, "lock name", reason)?;
         check_size("lock name", name)?;
         let (companion, mark) = (name.ends_with(COMPANION), name.ends_with(RUN_MARK));
         ensure(!companion, "lock name", "it must not end in `:lease`")?;
@@ -241,12 +237,10 @@ impl Owner {
         let text = text.into();
         check_size("owner", &text)?;
         let is_field = |side| text.starts_with(side);
-        ensure(
-            text != "kind" && !["r:", "w:", "i:"].into_iter().any(is_field),
-            "owner",
-            "it must not be `kind` or begin with `r:`, `w:` or `i:`, like the fields of a \
-             read-write lock",
-        )?;
+        let is_free = text != "kind" && !["r:", "w:", "i:"].into_iter().any(is_field);
+        let reason = "it must not be `kind` or begin with `r:`, `w:` or `i:`, like the fields of \
+                      a read-write lock";
+        ensure(is_free, "owner", reason)?;
         Ok(Self(text.into()))
     }
 

@@ -376,17 +376,12 @@ impl Settings {
         let is_long_enough = self.max_hold.is_none_or(|longest| longest >= MILLI);
         ensure(is_long_enough, "max_hold", "it must be at least 1 ms")?;
         let is_short_enough = self.hand_over.turns <= MOST_TURNS;
-        ensure(
-            is_short_enough,
-            "hand_over",
-            "it must be at most a million turns",
-        )?;
+        let reason = "it must be at most a million turns";
+        ensure(is_short_enough, "hand_over", reason)?;
         let Pauses { first, last } = self.backoff;
-        ensure(
-            first >= MILLI / 10 && last >= first && last <= 60_000 * MILLI,
-            "backoff",
-            "`first` must be at least 100 µs, and `last` between `first` and 1 min",
-        )?;
+        let is_backoff = first >= MILLI / 10 && last >= first && last <= 60_000 * MILLI;
+        let reason = "`first` must be at least 100 µs, and `last` between `first` and 1 min";
+        ensure(is_backoff, "backoff", reason)?;
         let most = self.longest_at_first() / 2;
         let is_small_enough = self.clock_skew.is_none_or(|skew| skew <= most);
         let reason = "it must be at most half of the lease";

@@ -166,8 +166,8 @@ impl LockSet {
         let handles = Arc::default();
         while let Some(rest @ [next, ..]) = self.locks.get(held.leases.len()..) {
             // Each attempt may take as long as an answer, so past the limit no other one begins.
-            let is_over = !timeout.is_zero() && !held.leases.is_empty() && deadline.has_passed();
-            let part = SetWait::new(Some(&handles), since).over_if(is_over);
+            let mut part = SetWait::new(Some(&handles), since);
+            part.is_over = !timeout.is_zero() && !held.leases.is_empty() && deadline.has_passed();
             let granted = held.extend(name, rest, deadline, &part);
             // A lock may have been lost just before the last one was granted.
             let is_last = held.leases.len() == self.locks.len();

@@ -48,10 +48,6 @@ impl<'a> SetWait<'a> {
         }
     }
 
-    pub(super) fn over_if(self, is_over: bool) -> Self {
-        Self { is_over, ..self }
-    }
-
     /// Returns the deadline for releasing what a failed wait leaves. The call returns at most one
     /// I/O time-out after its limit. The wait may have used a part of that, or all of it if the
     /// server was silent.

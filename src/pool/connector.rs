@@ -348,11 +348,9 @@ impl Connector {
             if left.is_zero() {
                 return Ok(epoch);
             } else if by.has_passed() || cancel.is_some_and(Cancel::is_cancelled) {
-                let master_name = locator.master_name();
-                return Err(Error::pool(
-                    format!("{master_name} was just replaced, and grants no locks yet"),
-                    None,
-                ));
+                let master = locator.master_name();
+                let reason = format!("{master} was just replaced, and grants no locks yet");
+                return Err(Error::pool(reason, None));
             }
             thread::sleep(left.min(by.remaining()).min(NOT_YET));
         }

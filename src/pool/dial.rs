@@ -99,10 +99,8 @@ pub(super) fn open(
     if let Some(role) = role.filter(|role| role != "master") {
         let role = if role == "slave" { "replica" } else { &role };
         let server = redis_at(server);
-        return Err(Error::pool(
-            format!("{server} is named as the master, but is a {role}"),
-            None,
-        ));
+        let reason = format!("{server} is named as the master, but is a {role}");
+        return Err(Error::pool(reason, None));
     }
     refuse_sentinel(server, &info)?;
     refuse_old_server(&info)?;

@@ -21,7 +21,7 @@ use super::{
     url::Target,
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, ensure},
     event::shielded,
     time::check_length,
 };
@@ -282,12 +282,8 @@ impl PoolBuilder {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        if self.max_size == 0 || self.max_size > MAX_SIZE {
-            return Err(Error::invalid(
-                "max_size",
-                "it must be between 1 and 10,000",
-            ));
-        }
+        let is_size = (1..=MAX_SIZE).contains(&self.max_size);
+        ensure(is_size, "max_size", "it must be between 1 and 10,000")?;
         check_length("get_timeout", self.get_timeout)?;
         check_length("connect_timeout", self.connect_timeout)?;
         check_length("io_timeout", self.io_timeout)

@@ -389,8 +389,6 @@ fn away_limit(shortest_lease: Duration) -> Duration {
 }
 
 fn in_use() -> Error {
-    Error::pool(
-        String::from("the listener's thread is using the connection to this shard"),
-        None,
-    )
+    let reason = "the listener's thread is using the connection to this shard";
+    Error::pool(reason, None)
 }

@@ -124,7 +124,8 @@ impl RedisServer {
     fn send_alone(&self, sending: &Sending<'_>) -> Result<Reply> {
         let mut conn = self.lend_for(sending)?;
         let sent = time::now();
-        let answer = answered_by(&mut conn, sending, self.limits().answer);
+        let limited = limit(&mut conn, sending.patience, self.limits().answer);
+        let answer = limited.and_then(|_| conn.asked(|conn| sending.call.ask(conn)));
         close_if_finished(&mut conn, answer.as_ref().err());
         let mut reply = Reply::untracked(answer, sent, sending.again);
         self.check_epoch(&mut reply, conn.epoch());
@@ -326,10 +327,8 @@ impl Server for RedisServer {
             }
             return Ok(answer);
         }
-        Err(Error::pool(
-            String::from("two connections of the pool in a row did not answer"),
-            None,
-        ))
+        let reason = "two connections of the pool in a row did not answer";
+        Err(Error::pool(reason, None))
     }
 
     fn ask_for_head(
@@ -407,15 +406,6 @@ impl ReplicasMet {
 /// Returns true if a call that met this error is sent once more, on another connection.
 fn goes_elsewhere(error: &RedisError) -> bool {
     error.is_connection_dropped() || is_interrupted(error)
-}
-
-fn answered_by(
-    conn: &mut PooledConnection,
-    sending: &Sending<'_>,
-    io_timeout: Duration,
-) -> RedisResult<Value> {
-    limit(conn, sending.patience, io_timeout)?;
-    conn.asked(|conn| sending.call.ask(conn))
 }
 
 /// Returns the longest wait for a reply, after setting it if it is shorter than an I/O time-out.

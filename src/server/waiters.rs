@@ -112,8 +112,6 @@ impl WaitersConnection {
 
 /// The error for a call that was not sent.
 pub(super) fn was_not_sent(source: RedisError) -> Error {
-    Error::pool(
-        String::from("the server did not answer earlier calls"),
-        Some(in_words(source)),
-    )
+    let reason = "the server did not answer earlier calls";
+    Error::pool(reason, Some(in_words(source)))
 }

@@ -86,11 +86,8 @@ impl<'a> Offer<'a> {
     pub(super) fn new(item_id: &'a str, seller_id: &str) -> Result<Self> {
         ensure(!item_id.is_empty(), "item_id", "it must not be empty")?;
         check_size("seller_id", seller_id)?;
-        ensure(
-            !seller_id.contains('.'),
-            "seller_id",
-            "it must not contain a dot: the market's members end in `.SELLER`",
-        )?;
+        let reason = "it must not contain a dot: the market's members end in `.SELLER`";
+        ensure(!seller_id.contains('.'), "seller_id", reason)?;
         let member = format!("{item_id}.{seller_id}");
         let offer = Self { item_id, member };
         // All ways of trading accept the same ids.
@@ -110,11 +107,8 @@ impl<'a> Offer<'a> {
 }
 
 pub(super) fn check_price(price: u64) -> Result<()> {
-    ensure(
-        price <= MAX_PRICE,
-        "price",
-        "it must not exceed 2^53 (9007199254740992)",
-    )
+    let reason = "it must not exceed 2^53 (9007199254740992)";
+    ensure(price <= MAX_PRICE, "price", reason)
 }
 
 /// Returns the price in a score of the market; `None` if the item is not there.

@@ -133,10 +133,9 @@ impl Lifetimes {
         let write = lease_millis("write lease", self.write)?;
         let whole = lease_millis("key lease", self.key)?;
         if whole < read.max(write) {
-            return Err(Error::invalid(
-                "key lease",
-                "it must not be shorter than the other leases: the end of the key ends the holds",
-            ));
+            let reason = "it must not be shorter than the other leases: the end of the key ends \
+                          the holds";
+            return Err(Error::invalid("key lease", reason));
         }
         let call = script.on([key]).arg(token.as_str());
         Ok(call.arg(&[read, write, whole]))

@@ -98,10 +98,8 @@ impl Keys {
         check_size("read key", &read)?;
         check_size("write key", &write)?;
         if read == write {
-            return Err(Error::invalid(
-                "write key",
-                "it must differ from the read key",
-            ));
+            let reason = "it must differ from the read key";
+            return Err(Error::invalid("write key", reason));
         }
         Ok(Self { read, write })
     }
@@ -241,10 +239,10 @@ pub fn release_write(conn: &mut Connection, keys: &Keys, token: &Token) -> Resul
 /// Refuses `1`, the value of every writer of the article: all of them would look like ours.
 fn own(token: &Token) -> Result<&str> {
     match token.as_str() {
-        "1" => Err(Error::invalid(
-            "token",
-            "it must not be `1`, the value that the article's writers write",
-        )),
+        "1" => {
+            let reason = "it must not be `1`, the value that the article's writers write";
+            Err(Error::invalid("token", reason))
+        }
         text => Ok(text),
     }
 }
