@@ -38,7 +38,7 @@ use super::{
     lease::{Lease, LeaseGrant},
     release::let_go_all,
     set_wait::SetWait,
-    options::Settings,
+    settings::Settings,
     stack::Stack,
     stacks::Stacks,
 };

@@ -22,7 +22,7 @@ use std::{
 
 use redis::RedisError;
 
-use super::{lease::LeaseGrant, options::Settings};
+use super::{lease::LeaseGrant, settings::Settings};
 use crate::{
     error::{Error, Operation, Result, WrongKey, is_unconfirmed, may_pass, refusal, wrong_key},
     recipes::{Attempt, Hold, LastRun, LockKind},

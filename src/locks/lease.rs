@@ -19,7 +19,7 @@ use crate::{
 };
 use crate::{
     event::HoldEnd,
-    locks::{options::Settings, stack::Stack},
+    locks::{settings::Settings, stack::Stack},
     renewing::{
         entry::{Ask, Terms},
         keeper::Handle,

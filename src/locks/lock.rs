@@ -10,8 +10,9 @@ use redis::{RedisResult, Value};
 use super::{
     acquire::{Wait, begin},
     lease::Lease,
-    options::{Options, Settings},
+    options::Options,
     set_wait::SetWait,
+    settings::Settings,
     stack::Stack,
     stacks::Stacks,
 };

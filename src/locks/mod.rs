@@ -23,6 +23,7 @@ mod run;
 mod set;
 mod set_commit;
 mod set_wait;
+mod settings;
 mod stack;
 mod stacks;
 mod transacting;
@@ -47,7 +48,7 @@ use crate::{
     recipes::LockKind,
     server::{RedisServer, Server},
 };
-use options::Settings;
+use settings::Settings;
 use stacks::Stacks;
 use uuid::Uuid;
 

@@ -23,7 +23,7 @@ use std::{
 
 use super::{
     lease::{Lease, LeaseGrant},
-    options::Settings,
+    settings::Settings,
     stack::Stack,
 };
 use crate::{

@@ -9,7 +9,7 @@ use std::{
 
 use parking_lot::RwLock;
 
-use super::options::Settings;
+use super::settings::Settings;
 use crate::{
     error::{Error, Result},
     pool::Process,
