@@ -18,6 +18,7 @@ mod adopt;
 mod attempts;
 mod commit;
 mod held;
+mod inspection;
 mod release;
 mod run;
 mod set;
@@ -29,8 +30,9 @@ mod stacks;
 mod transacting;
 
 pub use held::HeldLocks;
+pub use inspection::Inspection;
 pub use lease::Lease;
-pub use lock::{Inspection, Lock};
+pub use lock::Lock;
 pub use options::Options;
 pub use run::Once;
 pub use set::{Leases, LockSet};
