@@ -1,7 +1,8 @@
 //! Opens and closes the connections of a pool for r2d2, and keeps the state of each.
 
 use std::{
-    mem,
+    fmt, mem,
+    ops::{Deref, DerefMut},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -46,6 +47,81 @@ pub(super) struct Lendable {
     pub(super) finished: Option<Finished>,
     /// Its borrower had direct access to it, and may have changed its time-outs.
     pub(super) touched: AtomicBool,
+}
+
+/// A connection lent by a [`Pool`](crate::Pool): pass it as `&mut` to any function that takes a `&mut
+/// redis::Connection`.
+///
+/// Dropping it gives it back. It is a full `redis::Connection`, with two restrictions. A read
+/// time-out made *shorter* hides from the pool that a reply may be owed (a longer one is fine, and
+/// is reset when the connection is lent again). A `MULTI` or `SUBSCRIBE` that is left open affects
+/// the next borrower. In a forked child a connection that was lent before the fork must be neither
+/// used nor dropped.
+///
+/// ```no_run
+/// use leasehold::redis;
+///
+/// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
+/// let mut conn = pool.get()?;
+/// let visits: u64 = redis::cmd("INCR").arg("visits").query(&mut conn)?;
+/// # anyhow::Ok(())
+/// ```
+pub struct PooledConnection {
+    pub(super) connection: r2d2::PooledConnection<Manager>,
+    /// Counts it among the connections lent by [`Pool::get`](crate::Pool::get).
+    pub(super) caller: Option<Arc<()>>,
+}
+
+impl PooledConnection {
+    /// The epoch of its destination: see [`Connector::epoch`].
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.connection.epoch
+    }
+
+    /// Marks it to be closed when it comes back, instead of being lent again.
+    pub(crate) fn close_when_returned(&mut self, why: Finished) {
+        self.connection.finished = Some(why);
+    }
+
+    /// Runs a call of the library on it. Each exchange ends within one I/O time-out, however slowly
+    /// the reply comes, unless the connection has just answered another call at once.
+    ///
+    /// The closure does not change the time-outs, so that these need not be reset.
+    pub(crate) fn asked<T>(&mut self, ask: impl FnOnce(&mut Connection) -> T) -> T {
+        let Lendable {
+            connection, bounds, ..
+        } = &mut *self.connection;
+        bounding(connection, bounds, ask)
+    }
+
+    /// Limits the exchanges of the next call to less than one I/O time-out.
+    pub(crate) fn hurry(&mut self, limit: Duration) -> RedisResult<()> {
+        *self.connection.touched.get_mut() = true;
+        self.connection.bounds.limit = limit;
+        set_timeouts(&self.connection.connection, limit)
+    }
+}
+
+impl Deref for PooledConnection {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.connection.touched.store(true, Ordering::Relaxed);
+        &self.connection.connection
+    }
+}
+
+impl DerefMut for PooledConnection {
+    fn deref_mut(&mut self) -> &mut Connection {
+        *self.connection.touched.get_mut() = true;
+        &mut self.connection.connection
+    }
+}
+
+impl fmt::Debug for PooledConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PooledConnection").finish_non_exhaustive()
+    }
 }
 
 /// Opens and closes the connections of one pool.

@@ -24,31 +24,29 @@ mod url;
 
 use std::{
     fmt, mem,
-    ops::{Deref, DerefMut},
     sync::{Arc, atomic::Ordering},
     thread,
     time::Duration,
 };
 
-use redis::{Client, Connection, RedisResult};
+use redis::Client;
 
 use crate::{
     cancel::Cancel,
     error::{Error, Result},
     time::{self, Deadline},
-    wire::{Finished, bounding},
 };
 #[cfg(feature = "cluster")]
 pub(crate) use address_map::AddressMap;
 #[cfg(feature = "cluster")]
 pub(crate) use connector::{Address, CLOCK_SKEW, MasterLocator, MasterPlace};
 pub(crate) use connector::{Connector, Epoch, Limits, Opened, Process};
-use dial::set_timeouts;
 #[cfg(feature = "cluster")]
 pub(crate) use dial::{asked, with_address};
 #[cfg(feature = "cluster")]
 pub(crate) use login::Access;
-use manager::{Lendable, Manager, PoolState};
+pub use manager::PooledConnection;
+use manager::{Manager, PoolState};
 pub(crate) use reasons::{failure, is_unknown_command};
 #[cfg(feature = "cluster")]
 pub(crate) use reasons::{last_that_may_pass, no_useful_answer};
@@ -405,81 +403,6 @@ impl fmt::Debug for Pool {
         f.debug_struct("Pool")
             .field("max_size", &self.inner.connections.max_size())
             .finish_non_exhaustive()
-    }
-}
-
-/// A connection lent by a [`Pool`]: pass it as `&mut` to any function that takes a `&mut
-/// redis::Connection`.
-///
-/// Dropping it gives it back. It is a full `redis::Connection`, with two restrictions. A read
-/// time-out made *shorter* hides from the pool that a reply may be owed (a longer one is fine, and
-/// is reset when the connection is lent again). A `MULTI` or `SUBSCRIBE` that is left open affects
-/// the next borrower. In a forked child a connection that was lent before the fork must be neither
-/// used nor dropped.
-///
-/// ```no_run
-/// use leasehold::redis;
-///
-/// let pool = leasehold::Pool::connect("redis://127.0.0.1/")?;
-/// let mut conn = pool.get()?;
-/// let visits: u64 = redis::cmd("INCR").arg("visits").query(&mut conn)?;
-/// # anyhow::Ok(())
-/// ```
-pub struct PooledConnection {
-    connection: r2d2::PooledConnection<Manager>,
-    /// Counts it among the connections lent by [`Pool::get`].
-    caller: Option<Arc<()>>,
-}
-
-impl PooledConnection {
-    /// The epoch of its destination: see [`Connector::epoch`].
-    pub(crate) fn epoch(&self) -> Epoch {
-        self.connection.epoch
-    }
-
-    /// Marks it to be closed when it comes back, instead of being lent again.
-    pub(crate) fn close_when_returned(&mut self, why: Finished) {
-        self.connection.finished = Some(why);
-    }
-
-    /// Runs a call of the library on it. Each exchange ends within one I/O time-out, however slowly
-    /// the reply comes, unless the connection has just answered another call at once.
-    ///
-    /// The closure does not change the time-outs, so that these need not be reset.
-    pub(crate) fn asked<T>(&mut self, ask: impl FnOnce(&mut Connection) -> T) -> T {
-        let Lendable {
-            connection, bounds, ..
-        } = &mut *self.connection;
-        bounding(connection, bounds, ask)
-    }
-
-    /// Limits the exchanges of the next call to less than one I/O time-out.
-    pub(crate) fn hurry(&mut self, limit: Duration) -> RedisResult<()> {
-        *self.connection.touched.get_mut() = true;
-        self.connection.bounds.limit = limit;
-        set_timeouts(&self.connection.connection, limit)
-    }
-}
-
-impl Deref for PooledConnection {
-    type Target = Connection;
-
-    fn deref(&self) -> &Connection {
-        self.connection.touched.store(true, Ordering::Relaxed);
-        &self.connection.connection
-    }
-}
-
-impl DerefMut for PooledConnection {
-    fn deref_mut(&mut self) -> &mut Connection {
-        *self.connection.touched.get_mut() = true;
-        &mut self.connection.connection
-    }
-}
-
-impl fmt::Debug for PooledConnection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PooledConnection").finish_non_exhaustive()
     }
 }
 
