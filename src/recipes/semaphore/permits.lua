@@ -54,16 +54,17 @@ local function read_last_two()
   last_two = redis.call('ZRANGE', KEYS[1], -2, -1, 'WITHSCORES')
 end
 
--- Reads our permit, for a holder. Returns an error unless the key is a semaphore or absent.
+-- Reads our permit, for a holder. Returns the reply if it is not ours: 0, or an error if the key
+-- exists and is no semaphore.
 local function read_ours()
   local found = redis.call('ZSCORE', KEYS[1], ARGV[1])
   if not found then
     local first = redis.call('ZRANGE', KEYS[1], 0, 0)[1]
-    return wrong_member(first, first and redis.call('HMGET', KEYS[2], 'p:' .. first)[1])
+    return wrong_member(first, first and redis.call('HMGET', KEYS[2], 'p:' .. first)[1]) or 0
   end
   note_ours(found)
   read_last_two()
-  return read_latest(last_two[#last_two])
+  return read_latest(last_two[#last_two]) or not ours and 0
 end
 
 -- Returns the reply to a command on the companion, or nothing if that has another type. Then a

@@ -5,12 +5,9 @@
 -- the other permits, or are deleted now if there is none. A companion key of another type stays
 -- unchanged, and does not prevent the release.
 
-local wrong = read_ours()
-if wrong then
-  return wrong
-end
-if not ours then
-  return 0
+local answer = read_ours()
+if answer then
+  return answer
 end
 if last_two[#last_two - 1] ~= ARGV[1] then
   -- Another permit ends last, so both keys keep their ends.

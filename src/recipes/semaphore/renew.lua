@@ -6,12 +6,9 @@
 -- only checks the permit, and writes nothing. The end of both keys only moves forward. A companion
 -- key of another type stays unchanged, and does not prevent the renewal.
 
-local wrong = read_ours()
-if wrong then
-  return wrong
-end
-if not ours then
-  return 0
+local answer = read_ours()
+if answer then
+  return answer
 end
 local lease = tonumber(ARGV[2])
 local ends = now + lease
