@@ -31,8 +31,6 @@ use crate::{
 };
 
 /// The operation that errors of [`Lease::check`] name.
-pub(super) const CHECK: &str = "Lease::check";
-
 /// The guard of a lock that is held, until it is released or dropped. It is `Send`.
 ///
 /// Dropping it releases the lock, also on a panic. The drop waits at most
@@ -191,7 +189,7 @@ impl Lease {
     /// # Errors
     /// [`Error::Lost`]: the lease was lost, with the reason.
     pub fn check(&self) -> Result<()> {
-        self.check_for(CHECK)
+        self.check_for("Lease::check")
     }
 
     /// Returns the time left of the lease by our clock; zero once it is lost. A renewal extends it.
@@ -413,7 +411,7 @@ impl Lease {
         self.lost_for(name)
     }
 
-    pub(super) fn lost_for(&self, name: &'static str) -> Error {
+    fn lost_for(&self, name: &'static str) -> Error {
         let lease_state = self.lease_state();
         lease_state.lost_error(self.operation(name), lease_state.lost())
     }

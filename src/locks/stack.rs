@@ -62,7 +62,7 @@ impl<L> Stack<L> {
 
     /// Notifies the queues and keepers of the other shards that this key has changed: the shard
     /// that previously had the key may still keep its lease.
-    pub(crate) fn notify_siblings(&self, key: &str) {
+    fn notify_siblings(&self, key: &str) {
         // The clone may be the last reference to a sibling: no mutex may be locked when it drops.
         let siblings = self.siblings.read().clone();
         for sibling in siblings.iter().filter_map(Weak::upgrade) {

@@ -241,7 +241,7 @@ pub(super) fn is_forbidden(error: &RedisError) -> bool {
 
 /// Refuses a server whose version is older than those this library is tested with. A server that
 /// reports no version is accepted.
-pub(super) fn refuse_old_server(info: &str) -> Result<()> {
+fn refuse_old_server(info: &str) -> Result<()> {
     match version_in(info) {
         Some((version, numbers)) if numbers < OLDEST_REDIS => {
             Err(Error::too_old(format!("version {version}")))

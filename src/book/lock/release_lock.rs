@@ -44,7 +44,7 @@ const RELEASE_ATTEMPTS: u32 = 100;
 pub fn release_lock(conn: &mut Connection, lock_name: &str, token: &Token) -> Result<bool> {
     Operation::new("release_lock", lock_name).run(|operation| {
         let lock = LockName::new(lock_name)?;
-        let (operation, key) = (operation, [lock.key()]);
+        let key = [lock.key()];
         let proof = Proof::by_value(&lock, token);
         let mut delete = Pipeline::new();
         delete.cmd("DEL").arg(lock.key());
