@@ -11,7 +11,8 @@ use redis::RedisError;
 use crate::token::Token;
 pub(crate) use operation::{
     Operation, REFUSED_WAIT, TOO_FEW_REPLICAS, WrongKey, ensure, is_left_by_replicas,
-    is_unconfirmed, may_connect_later, may_pass, no_answer, unanswered_ahead, with_text, wrong_key,
+    is_unconfirmed, may_connect_later, may_pass, no_answer, timed_out, unanswered_ahead, with_text,
+    wrong_key,
 };
 pub(crate) use refusals::{code, in_words, makes_no_sense, refusal, saying};
 

@@ -232,6 +232,11 @@ pub(crate) fn unanswered_ahead(source: Option<RedisError>) -> Error {
     Error::pool(reason, source)
 }
 
+/// Returns the error of a request that got no reply in time.
+pub(crate) fn timed_out() -> RedisError {
+    io::Error::from(io::ErrorKind::TimedOut).into()
+}
+
 /// Returns the error of a request that got no reply.
 pub(crate) fn no_answer() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()

@@ -15,7 +15,7 @@
 //! - **Any other refusal**: return it; after an attempt without a reply, return `Unknown`.
 
 use std::{
-    io::{Error as IoError, ErrorKind},
+    io,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -24,7 +24,9 @@ use redis::RedisError;
 
 use super::{lease::LeaseGrant, settings::Settings};
 use crate::{
-    error::{Error, Operation, Result, WrongKey, is_unconfirmed, may_pass, refusal, wrong_key},
+    error::{
+        Error, Operation, Result, WrongKey, is_unconfirmed, may_pass, refusal, timed_out, wrong_key,
+    },
     recipes::{Attempt, Hold, LastRun, LockKind},
     server::Reply,
     token::FencingToken,
@@ -275,14 +277,13 @@ impl<'a> Attempts<'a> {
     }
 
     fn unknown(&self) -> Error {
-        let silence = IoError::from(ErrorKind::TimedOut).into();
-        self.operation.unknown(Some(&self.hold.token), silence)
+        self.operation.unknown(Some(&self.hold.token), timed_out())
     }
 
     /// Returns the error of a wait in which an attempt got no reply, and which this later text
     /// ended.
     fn unknown_then(&self, later: &str) -> Error {
-        let cause = IoError::other(format!("then {later}"));
+        let cause = io::Error::other(format!("then {later}"));
         self.operation.unknown(Some(&self.hold.token), cause.into())
     }
 

@@ -1,4 +1,5 @@
-//! What operators ask about a lock: `Lock::inspect`, `Lock::force_release` and `Inspection`.
+//! For operators: `Lock::inspect`, `Lock::force_release` and `Inspection`. They wait for nothing but
+//! the server, and lock only the queues, briefly.
 
 use super::lock::Lock;
 use crate::{

@@ -3,10 +3,10 @@
 //! `Locks` creates a [`lock`]. [`acquire`] waits for it, judges the replies with [`attempts`], and
 //! creates a [`lease`], the guard; [`adopt`] creates one for a hold of another process. [`release`]
 //! hands the lock over, gives it back, or leaves that to the watchdog's thread. [`run`] does work
-//! under a lock; [`commit`] reads and writes while it is held. A [`set`] acquires several locks in
-//! one order: [`set_wait`] is its part in the wait for each, [`set_commit`] writes while it holds
-//! all. They share a [`stack`]: the server, the keeper of the leases and the queues. [`stacks`]
-//! maps a key to its stack.
+//! under a lock; [`transacting`] reads and writes while one is held, or a set of them. A [`set`]
+//! acquires several locks in one order: [`set_wait`] is its part in the wait for each.
+//! [`inspection`] is for operators. They share a [`stack`]: the server, the keeper of the leases and
+//! the queues. [`stacks`] maps a key to its stack.
 
 // The documentation lists the functions of a type in the order of these files.
 mod lease;

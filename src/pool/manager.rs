@@ -1,4 +1,4 @@
-//! Opens and closes the connections of a pool for r2d2, and keeps the state of each.
+//! Opens and closes the connections of a pool for r2d2, and keeps the state of each, idle or lent.
 
 use std::{
     fmt, mem,

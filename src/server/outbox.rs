@@ -28,19 +28,19 @@
 
 use std::{
     collections::VecDeque,
-    io, mem,
+    mem,
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use redis::{Connection, RedisError, RedisResult, Value};
+use redis::{Connection, RedisResult, Value};
 
 use super::Reply;
 use crate::{
     cancel::Cancel,
-    error::Result,
+    error::{Result, timed_out},
     time::{self, Deadline},
     wire::exchange_each,
 };
@@ -310,10 +310,6 @@ impl Drop for SharedWrite<'_> {
         letters.lanes_in_use -= 1;
         letters.wake_next();
     }
-}
-
-fn timed_out() -> RedisError {
-    io::Error::from(io::ErrorKind::TimedOut).into()
 }
 
 #[cfg(test)]

@@ -11,14 +11,14 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redis::{RedisError, RedisResult, Value};
+use redis::{RedisResult, Value};
 
 use super::{
     failing::{Action, Failing, Failure},
     store::{Now, Store, name_of, server_error},
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, timed_out},
     pool::Pool,
     server::{Disturbance, Observer, Reply},
     time::Clock,
@@ -127,8 +127,8 @@ impl StandIn {
         let run = || self.in_store(|store, now| store.run(script, &words, now));
         Some(match failure {
             Some(Failure::Refused(error)) => (server_error(error).extract_error(), Vec::new()),
-            Some(Failure::LostRequest) => (Err(no_reply()), Vec::new()),
-            Some(Failure::LostReply) => (Err(no_reply()), run().1),
+            Some(Failure::LostRequest) => (Err(timed_out()), Vec::new()),
+            Some(Failure::LostReply) => (Err(timed_out()), run().1),
             None => run(),
         })
     }
@@ -176,10 +176,6 @@ impl StandIn {
     }
 }
 
-fn no_reply() -> RedisError {
-    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
-}
-
 pub(super) fn disconnected() -> Error {
-    Error::pool("the stand-in is disconnected".to_owned(), None)
+    Error::pool("the stand-in is disconnected", None)
 }

@@ -5,12 +5,12 @@ mod keep;
 
 pub use keep::Keep;
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 #[cfg(feature = "cluster")]
 use crate::{cluster::Nodes, pool::CLOCK_SKEW};
 use crate::{
-    error::{Error, Operation, Result},
+    error::{Error, Operation, Result, timed_out},
     pool::{Limits, Pool, Process},
     recipes::Hold,
     renewing::{
@@ -228,8 +228,7 @@ impl Watchdog {
                 return Err(lease_state.lost_error(operation, Some(reason)));
             }
             if lease_state.terms().end.is_none() {
-                let silence =
-                    || operation.unknown(None, io::Error::from(io::ErrorKind::TimedOut).into());
+                let silence = || operation.unknown(None, timed_out());
                 return Err(lease_state.failure(operation).unwrap_or_else(silence));
             }
             Ok(renewal)

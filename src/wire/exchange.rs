@@ -1,6 +1,6 @@
 //! Sends one pipeline in one round trip, and waits at most one time-out if the server is silent.
 
-use std::{collections::VecDeque, io, mem, sync::Arc, time::Duration};
+use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
@@ -14,7 +14,7 @@ use super::{
     within::{alone, bounds_of, note},
 };
 use crate::{
-    error::makes_no_sense,
+    error::{makes_no_sense, timed_out},
     time::{self, Deadline},
 };
 
@@ -178,7 +178,7 @@ fn exchanged_each(
 fn shorten(limit: &mut Duration, deadline: Deadline, conn: &Connection) -> RedisResult<()> {
     let left = deadline.remaining();
     if left.is_zero() {
-        return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+        return Err(timed_out());
     }
     if left < *limit / 8 * 7 {
         *limit = left.max(Duration::from_millis(1));

@@ -36,7 +36,7 @@ use redis::{
 };
 
 use super::{closed::closed_connection, finished::Finished};
-use crate::time;
+use crate::{error::timed_out, time};
 
 /// The socket's own time-out ends a wait for a silent peer first, by this much: its error says
 /// more, and the connection comes back.
@@ -192,7 +192,7 @@ pub(crate) fn within<T: Send + 'static>(
     work: impl FnOnce() -> RedisResult<T> + Send + 'static,
 ) -> RedisResult<T> {
     if left_with(peer) >= MOST_LEFT {
-        return Err(too_late());
+        return Err(timed_out());
     }
     let work = Arc::new(Mutex::new(Some(work)));
     let running: Weak<dyn Any + Send + Sync> = Arc::<Mutex<_>>::downgrade(&work);
@@ -206,19 +206,19 @@ pub(crate) fn within<T: Send + 'static>(
     if spawned.is_err() {
         // Without a further thread only each read is bounded.
         let taken = work.lock().take();
-        return taken.map_or_else(|| Err(too_late()), |work| work());
+        return taken.map_or_else(|| Err(timed_out()), |work| work());
     }
     drop(work);
     let replied = result.recv_timeout(limit.saturating_add(GRACE));
     // If the whole process was stopped meanwhile, the reply is there and not read yet.
     match replied.or_else(|_| result.recv_timeout(GRACE)) {
-        Ok(result) => result.unwrap_or_else(|| Err(too_late())),
+        Ok(result) => result.unwrap_or_else(|| Err(timed_out())),
         Err(mpsc::RecvTimeoutError::Timeout) => {
             // A thread that is forked holds no lock of its parent's threads: it does not wait.
             if let Some(mut left) = LEFT.try_lock() {
                 left.push((peer.to_owned(), running));
             }
-            Err(too_late())
+            Err(timed_out())
         }
         Err(mpsc::RecvTimeoutError::Disconnected) => {
             Err(io::Error::other("the client library panicked").into())
@@ -232,10 +232,6 @@ fn left_with(peer: &str) -> usize {
     };
     left.retain(|(_, running)| running.strong_count() > 0);
     left.iter().filter(|(other, _)| other == peer).count()
-}
-
-fn too_late() -> RedisError {
-    io::Error::from(io::ErrorKind::TimedOut).into()
 }
 
 /// The number of the latest note of any thread.

@@ -35,7 +35,7 @@ fn busy(millis: i64) -> Value {
 }
 
 fn silence() -> RedisResult<Value> {
-    Err(IoError::from(ErrorKind::TimedOut).into())
+    Err(timed_out())
 }
 
 fn refusal(code: &str) -> RedisResult<Value> {
