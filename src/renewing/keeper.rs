@@ -55,8 +55,9 @@ pub(super) struct KeeperState {
     pub(super) closing: bool,
     pub(super) renewing: Option<JoinHandle<()>>,
     pub(super) calling: Option<JoinHandle<()>>,
-    /// The number of threads that are running a user's code. Tests wait until it is zero.
-    pub(super) user_calls: usize,
+    /// The number of threads that are sending a batch or running a user's code. Tests wait until it
+    /// is zero.
+    pub(super) busy_threads: usize,
 }
 
 /// The leases of one key. A lost lease may stay until its holder releases it.

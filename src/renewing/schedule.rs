@@ -308,15 +308,6 @@ impl<T: Clone, O> Schedule<T, O> {
         Some(over)
     }
 
-    /// Returns true if something is due or in flight.
-    #[cfg(feature = "testing")]
-    pub(crate) fn is_busy(&self, now: Instant) -> bool {
-        let is_in_flight = |entry: &LeaseEntry<T>| entry.in_flight.is_some();
-        self.due_at().is_some_and(|due| due <= now)
-            || !self.leaving.is_empty()
-            || self.leases.values().any(is_in_flight)
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.leases.len()
     }

@@ -27,7 +27,7 @@ impl Keeper {
         self.wake.notify_all();
     }
 
-    /// Waits until nothing is due, no question is in flight, and all callbacks have run.
+    /// Waits until nothing is due, no question or release is in flight, and all callbacks have run.
     pub(crate) fn settle(&self, longest: Duration) {
         let deadline = Deadline::after(longest);
         let mut state = self.state.lock();
@@ -41,13 +41,12 @@ impl Keeper {
 }
 
 impl KeeperState {
-    /// Returns true if anything is due by then, or a user's code is running.
+    /// Returns true if anything is due by then, in flight, or running a user's code.
     fn is_busy(&self, by: Instant) -> bool {
-        let alarm = self.schedule.next_alarm();
-        self.user_calls > 0
+        let due = [self.schedule.next_alarm(), self.schedule.due_at()];
+        self.busy_threads > 0
             || !self.calls.is_empty()
-            || alarm.is_some_and(|end| end <= by)
-            || self.schedule.is_busy(by)
+            || due.into_iter().flatten().any(|moment| moment <= by)
     }
 
     /// Returns true on one of the two threads, which must not wait for itself.

@@ -189,7 +189,7 @@ impl Keeper {
         // The shortest of all leases, not only of this batch: nothing else is renewed before the
         // reply.
         let shortest = state.schedule.shortest().unwrap_or(Duration::MAX);
-        MutexGuard::unlocked(state, || {
+        Self::outside(state, || {
             let questions = batch.questions.iter();
             let questions = questions.map(|question| question.ask.of(&question.item.hold));
             let orphans = batch.orphans.iter().map(|orphan| orphan.item.clone());
@@ -251,11 +251,12 @@ impl Keeper {
         });
     }
 
-    /// Runs a user's code with `state` unlocked.
-    fn outside(state: &mut MutexGuard<'_, KeeperState>, run: impl FnOnce()) {
-        state.user_calls += 1;
-        MutexGuard::unlocked(state, run);
-        state.user_calls -= 1;
+    /// Sends a batch, or runs a user's code, with `state` unlocked.
+    fn outside<T>(state: &mut MutexGuard<'_, KeeperState>, run: impl FnOnce() -> T) -> T {
+        state.busy_threads += 1;
+        let done = MutexGuard::unlocked(state, run);
+        state.busy_threads -= 1;
+        done
     }
 
     /// Runs the callback thread.

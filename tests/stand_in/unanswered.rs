@@ -46,6 +46,31 @@ fn what_an_attempt_may_still_take_is_released_until_it_is_100_s_old() {
     }
 }
 
+/// The first release gets no reply, and its repeat takes a while.
+#[test]
+fn moving_the_clock_waits_for_a_release_that_is_repeated() {
+    let stand_in = StandIn::new();
+    let lock = stand_in.locks().unwrap().lock("a");
+    let lease = lock.try_acquire().unwrap().unwrap();
+    let (asked, answered) = (AtomicU32::new(0), Arc::new(AtomicU32::new(0)));
+    let count = Arc::clone(&answered);
+    stand_in.fail(move |action, _| {
+        if action != Action::Release {
+            return None;
+        }
+        if asked.fetch_add(1, Ordering::SeqCst) == 0 {
+            return Some(Failure::LostRequest);
+        }
+        thread::sleep(250 * MS);
+        count.fetch_add(1, Ordering::SeqCst);
+        None
+    });
+    assert!(lease.release().is_err());
+    stand_in.advance(MS);
+    assert_eq!(answered.load(Ordering::SeqCst), 1);
+    assert!(!lock.inspect().unwrap().is_held());
+}
+
 /// The attempt may have taken the lock, whatever the server tells another thread.
 #[test]
 fn a_reply_to_another_thread_does_not_settle_an_attempt() {
