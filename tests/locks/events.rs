@@ -200,7 +200,7 @@ fn a_loss_event_comes_once_and_before_the_end_event() {
 #[test]
 fn a_hold_event_says_how_it_ended() {
     unless_halted(|| {
-        let options = Options::new().drop_timeout(50 * MS).lease(LONG);
+        let options = Options::new().drop_timeout(2_000 * MS).lease(LONG);
         let Bench {
             server,
             locks,

@@ -108,66 +108,68 @@ fn idle_connections(pool: &Pool) {
 /// All calls that write, for each kind: each is the first that meets the old master.
 #[test]
 fn the_first_write_after_a_failover_reaches_the_new_master_before_it_returns() {
-    type Call = fn(Lease) -> Result<()>;
-    fn done(writes: &mut redis::Pipeline) {
-        writes.set("done", 1);
-    }
-    let calls: [(&str, Call); 6] = [
-        ("release", Lease::release),
-        ("renew", |lease| lease.renew(MINUTE)),
-        ("commit", |lease| lease.commit(done)),
-        ("commit_once", |lease| {
-            lease.commit_once("id", MINUTE, done).map(drop)
-        }),
-        ("commit_and_release", |lease| lease.commit_and_release(done)),
-        ("transaction", |lease| {
-            lease.transaction(&["done"], |_, writes| {
-                done(writes);
-                Ok(())
-            })
-        }),
-    ];
-    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
-    for (name, call) in calls {
-        // The new master may have granted the lock: then the old one has never had it.
-        for (kind, is_behind) in (0..6).flat_map(|kind| [(kind, false), (kind, true)]) {
-            let address = Address::of(&old);
-            let pool = Pool::connect(&address.url()).unwrap();
-            let locks = Locks::new(&pool)
-                .unwrap()
-                .with(Options::new().lease(MINUTE));
-            idle_connections(&pool);
-            let [lock, other] = [&locks, &Locks::connect(&new.url()).unwrap()]
-                .map(|locks| every_kind(locks)[kind].clone());
-            let lease = if is_behind {
-                let of_the_old = [pool.get().unwrap(), pool.get().unwrap()];
-                address.lead_to(&old, &new);
-                let lease = lock.acquire(LONG).unwrap();
-                drop(of_the_old);
-                lease
-            } else {
-                let lease = lock.acquire(LONG).unwrap();
-                copy(&old, &new);
-                address.lead_to(&old, &new);
-                lease
-            };
-            let called = call(lease);
-            let name = format!("{name} {kind} {is_behind}");
-            assert!(called.is_ok(), "{name} {called:?}");
-            let mut conn = new.connection().unwrap();
-            let writes = !name.starts_with("re");
-            assert_eq!(conn.exists::<_, bool>("done").unwrap(), writes, "{name}");
-            // Released by the call, or by the drop of the lease after it.
-            assert!(other.try_acquire().unwrap().is_some(), "{name}");
-            drop(locks);
-            for server in [&old, &new] {
-                let mut conn = server.connection().unwrap();
-                let mut no_one = redis::cmd("REPLICAOF");
-                no_one.arg(&["NO", "ONE"]).exec(&mut conn).unwrap();
-                redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
+    unless_halted(|| {
+        type Call = fn(Lease) -> Result<()>;
+        fn done(writes: &mut redis::Pipeline) {
+            writes.set("done", 1);
+        }
+        let calls: [(&str, Call); 6] = [
+            ("release", Lease::release),
+            ("renew", |lease| lease.renew(MINUTE)),
+            ("commit", |lease| lease.commit(done)),
+            ("commit_once", |lease| {
+                lease.commit_once("id", MINUTE, done).map(drop)
+            }),
+            ("commit_and_release", |lease| lease.commit_and_release(done)),
+            ("transaction", |lease| {
+                lease.transaction(&["done"], |_, writes| {
+                    done(writes);
+                    Ok(())
+                })
+            }),
+        ];
+        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+        for (name, call) in calls {
+            // The new master may have granted the lock: then the old one has never had it.
+            for (kind, is_behind) in (0..6).flat_map(|kind| [(kind, false), (kind, true)]) {
+                let address = Address::of(&old);
+                let pool = Pool::connect(&address.url()).unwrap();
+                let locks = Locks::new(&pool)
+                    .unwrap()
+                    .with(Options::new().lease(MINUTE));
+                idle_connections(&pool);
+                let [lock, other] = [&locks, &Locks::connect(&new.url()).unwrap()]
+                    .map(|locks| every_kind(locks)[kind].clone());
+                let lease = if is_behind {
+                    let of_the_old = [pool.get().unwrap(), pool.get().unwrap()];
+                    address.lead_to(&old, &new);
+                    let lease = lock.acquire(LONG).unwrap();
+                    drop(of_the_old);
+                    lease
+                } else {
+                    let lease = lock.acquire(LONG).unwrap();
+                    copy(&old, &new);
+                    address.lead_to(&old, &new);
+                    lease
+                };
+                let called = call(lease);
+                let name = format!("{name} {kind} {is_behind}");
+                assert!(called.is_ok(), "{name} {called:?}");
+                let mut conn = new.connection().unwrap();
+                let writes = !name.starts_with("re");
+                assert_eq!(conn.exists::<_, bool>("done").unwrap(), writes, "{name}");
+                // Released by the call, or by the drop of the lease after it.
+                assert!(other.try_acquire().unwrap().is_some(), "{name}");
+                drop(locks);
+                for server in [&old, &new] {
+                    let mut conn = server.connection().unwrap();
+                    let mut no_one = redis::cmd("REPLICAOF");
+                    no_one.arg(&["NO", "ONE"]).exec(&mut conn).unwrap();
+                    redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
+                }
             }
         }
-    }
+    });
 }
 
 /// It tells nobody of a change.
@@ -241,32 +243,34 @@ fn is_renewed_on(server: &Server) -> bool {
 /// A replica answers reads, so the connections of the pool do not meet its refusal.
 #[test]
 fn what_a_watchdog_learns_of_a_failover_holds_for_the_pool_too() {
-    let lease = 1_500 * MS;
-    for is_plain in [false, true] {
-        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
-        let address = Address::of(&old);
-        let pool = Pool::connect(&address.url()).unwrap();
-        let (locks, watchdog) = (Locks::new(&pool).unwrap(), Watchdog::new(&pool).unwrap());
-        idle_connections(&pool);
-        let (held, kept) = if is_plain {
-            let acquired =
-                acquire_lock_with_timeout(&mut pool.get().unwrap(), "a", MS, lease).unwrap();
-            let hold = Hold::mutex("a", &acquired.unwrap()).unwrap();
-            (None, Some(watchdog.keep(&hold, lease).unwrap()))
-        } else {
-            let lock = locks.lock("a").with(Options::new().lease(lease));
-            (Some(lock.acquire(LONG).unwrap()), None)
-        };
-        // Now the watchdog has a connection to the old server.
-        assert!(is_renewed_on(&old), "{held:?} {kept:?}");
-        copy(&old, &new);
-        address.lead_to(&old, &new);
-        assert!(is_renewed_on(&new), "{held:?} {kept:?}");
-        // A plain read on the first connection that is lent.
-        let () = new.connection().unwrap().set("here", 1).unwrap();
-        let is_there = pool.get().unwrap().exists::<_, bool>("here").unwrap();
-        assert!(is_there, "{held:?} {kept:?}");
-    }
+    unless_halted(|| {
+        let lease = 1_500 * MS;
+        for is_plain in [false, true] {
+            let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+            let address = Address::of(&old);
+            let pool = Pool::connect(&address.url()).unwrap();
+            let (locks, watchdog) = (Locks::new(&pool).unwrap(), Watchdog::new(&pool).unwrap());
+            idle_connections(&pool);
+            let (held, kept) = if is_plain {
+                let acquired =
+                    acquire_lock_with_timeout(&mut pool.get().unwrap(), "a", MS, lease).unwrap();
+                let hold = Hold::mutex("a", &acquired.unwrap()).unwrap();
+                (None, Some(watchdog.keep(&hold, lease).unwrap()))
+            } else {
+                let lock = locks.lock("a").with(Options::new().lease(lease));
+                (Some(lock.acquire(LONG).unwrap()), None)
+            };
+            // Now the watchdog has a connection to the old server.
+            assert!(is_renewed_on(&old), "{held:?} {kept:?}");
+            copy(&old, &new);
+            address.lead_to(&old, &new);
+            assert!(is_renewed_on(&new), "{held:?} {kept:?}");
+            // A plain read on the first connection that is lent.
+            let () = new.connection().unwrap().set("here", 1).unwrap();
+            let is_there = pool.get().unwrap().exists::<_, bool>("here").unwrap();
+            assert!(is_there, "{held:?} {kept:?}");
+        }
+    });
 }
 
 /// In a write with a renewal that is refused.
@@ -292,28 +296,30 @@ fn has_lock(server: &Server) -> bool {
 /// The old master may go on answering what its data say, here that the locks are held.
 #[test]
 fn an_acquire_that_meets_the_old_master_asks_the_new_one() {
-    for (serves, is_held) in [("yes", false), ("yes", true), ("no", true)] {
-        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
-        let mut stale = redis::cmd("CONFIG");
-        stale.arg(&["SET", "replica-serve-stale-data", serves]);
-        stale.exec(&mut old.connection().unwrap()).unwrap();
-        let address = Address::of(&old);
-        let pools = [(); 5].map(|()| Pool::connect(&address.url()).unwrap());
-        pools.iter().for_each(idle_connections);
-        let of_another = Locks::connect(&old.url()).unwrap();
-        let held = every_kind(&of_another).map(|lock| lock.acquire(LONG).unwrap());
-        let held = is_held.then_some(held);
-        address.lead_to(&old, &new);
-        for (kind, pool) in pools.iter().enumerate() {
-            let lock = &every_kind(&Locks::new(pool).unwrap())[kind];
-            let what = format!("{} {serves} {is_held}", lock.name());
-            let lease = lock.try_acquire().unwrap();
-            assert!(lease.is_some_and(|it| it.release().is_ok()), "{what}");
-            let lease = lock.acquire(LONG);
-            assert!(lease.is_ok_and(|it| it.verify().is_ok()), "{what}");
+    unless_halted(|| {
+        for (serves, is_held) in [("yes", false), ("yes", true), ("no", true)] {
+            let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
+            let mut stale = redis::cmd("CONFIG");
+            stale.arg(&["SET", "replica-serve-stale-data", serves]);
+            stale.exec(&mut old.connection().unwrap()).unwrap();
+            let address = Address::of(&old);
+            let pools = [(); 5].map(|()| Pool::connect(&address.url()).unwrap());
+            pools.iter().for_each(idle_connections);
+            let of_another = Locks::connect(&old.url()).unwrap();
+            let held = every_kind(&of_another).map(|lock| lock.acquire(LONG).unwrap());
+            let held = is_held.then_some(held);
+            address.lead_to(&old, &new);
+            for (kind, pool) in pools.iter().enumerate() {
+                let lock = &every_kind(&Locks::new(pool).unwrap())[kind];
+                let what = format!("{} {serves} {is_held}", lock.name());
+                let lease = lock.try_acquire().unwrap();
+                assert!(lease.is_some_and(|it| it.release().is_ok()), "{what}");
+                let lease = lock.acquire(LONG);
+                assert!(lease.is_ok_and(|it| it.verify().is_ok()), "{what}");
+            }
+            drop(held);
         }
-        drop(held);
-    }
+    });
 }
 
 #[test]

@@ -8,6 +8,7 @@ use redis::{Commands, Connection};
 use crate::common::{
     MS, Server, State,
     hold::{every_kind, semaphore},
+    wait::unless_halted,
 };
 
 const LONG: Duration = Duration::from_secs(20);
@@ -90,7 +91,7 @@ fn assert_foreign(conn: &mut Connection, locks: &Locks, kind: &str, lock: &Lock,
     let before = State::of(conn).unwrap();
     let what = format!("{kind}, {what}");
     is_refused(lock, kind, &what);
-    is_wrong_kind(lock.acquire(50 * MS), &what);
+    is_wrong_kind(lock.acquire(LONG), &what);
     let seen = lock.inspect().unwrap();
     assert!(seen.is_foreign() && seen.is_held(), "{what}: {seen:?}");
     is_wrong_kind(lock.force_release(), &what);
@@ -100,16 +101,18 @@ fn assert_foreign(conn: &mut Connection, locks: &Locks, kind: &str, lock: &Lock,
 
 #[test]
 fn a_key_of_another_program_is_the_wrong_kind_and_unchanged() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
-    let locks = crate::connect(&server.url());
-    for creation in FOREIGN {
-        for (kind, lock) in all_kinds(&locks) {
-            create(&mut conn, creation, &format!("lock:{}", lock.name()));
-            assert_foreign(&mut conn, &locks, kind, &lock, creation);
-            redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let locks = crate::connect(&server.url());
+        for creation in FOREIGN {
+            for (kind, lock) in all_kinds(&locks) {
+                create(&mut conn, creation, &format!("lock:{}", lock.name()));
+                assert_foreign(&mut conn, &locks, kind, &lock, creation);
+                redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
+            }
         }
-    }
+    });
 }
 
 /// With the companion of an earlier lock of the name, whatever its kind.
@@ -216,30 +219,32 @@ fn dump(conn: &mut Connection, key: &str) -> (Vec<u8>, i64) {
 
 #[test]
 fn no_call_about_a_lease_changes_a_key_that_another_program_has_written_since() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
-    // Otherwise a notification may end the lease before the call.
-    let acl = ["SETUSER", "default", "-client", "-subscribe"];
-    redis::cmd("ACL").arg(&acl).exec(&mut conn).unwrap();
-    let locks = crate::connect(&server.url());
-    for creation in FOREIGN {
-        for (kind, lock) in all_kinds(&locks) {
-            for (name, call) in CALLS {
-                let what = format!("{name} of {kind}, {creation}");
-                let lease = lock.acquire(LONG).unwrap();
-                let key = format!("lock:{}", lock.name());
-                let () = conn.del(&key).unwrap();
-                create(&mut conn, creation, &key);
-                let before = dump(&mut conn, &key);
-                let error = call(lease).unwrap_err();
-                let is_told = matches!(error, Error::WrongKind { .. } | Error::Lost { .. });
-                assert!(is_told, "{what}: {error:?}");
-                assert_eq!(dump(&mut conn, &key), before, "{what}");
-                assert!(!conn.exists::<_, bool>("written").unwrap(), "{what}");
-                redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        // Otherwise a notification may end the lease before the call.
+        let acl = ["SETUSER", "default", "-client", "-subscribe"];
+        redis::cmd("ACL").arg(&acl).exec(&mut conn).unwrap();
+        let locks = crate::connect(&server.url());
+        for creation in FOREIGN {
+            for (kind, lock) in all_kinds(&locks) {
+                for (name, call) in CALLS {
+                    let what = format!("{name} of {kind}, {creation}");
+                    let lease = lock.acquire(LONG).unwrap();
+                    let key = format!("lock:{}", lock.name());
+                    let () = conn.del(&key).unwrap();
+                    create(&mut conn, creation, &key);
+                    let before = dump(&mut conn, &key);
+                    let error = call(lease).unwrap_err();
+                    let is_told = matches!(error, Error::WrongKind { .. } | Error::Lost { .. });
+                    assert!(is_told, "{what}: {error:?}");
+                    assert_eq!(dump(&mut conn, &key), before, "{what}");
+                    assert!(!conn.exists::<_, bool>("written").unwrap(), "{what}");
+                    redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
+                }
             }
         }
-    }
+    });
 }
 
 /// Milliseconds of the server in scripts for one call, the least of three: a busy machine takes its

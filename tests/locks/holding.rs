@@ -191,51 +191,53 @@ fn a_deletion_after_a_renewal_is_told_at_once() {
 /// and the level share a key with one that lasts longer, so the key's expiry need not change.
 #[test]
 fn a_held_lock_is_renewed_and_released_on_a_full_server() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
-    let locks = crate::connect(&server.url());
-    let for_long = |lock: Lock| {
-        let options = crate::options().lease(600_000 * MS);
-        lock.with(options).acquire(LONG).unwrap()
-    };
-    let beside = [
-        for_long(locks.read("beside")),
-        for_long(locks.reentrant("level")),
-    ];
-    let others = [locks.read("beside"), locks.reentrant("level")];
-    let all = every_kind(&locks).into_iter().chain(others);
-    let leases: Vec<_> = all.map(|lock| lock.acquire(LONG).unwrap()).collect();
-    let book = acquire_lock_with_timeout(&mut conn, "book", MS, LONG).unwrap();
-    let memory = |limit: &str, conn: &mut Connection| {
-        let limit = ["SET", "maxmemory", limit];
-        redis::cmd("CONFIG").arg(&limit).exec(conn).unwrap();
-    };
-    memory("1", &mut conn);
-    for lease in &leases {
-        let renewed = lease.renew(60_000 * MS);
-        assert!(renewed.is_ok(), "{lease:?}: {renewed:?}");
-    }
-    let renewed = mutex::renew(&mut conn, "book", &book.unwrap(), 60_000 * MS);
-    assert!(renewed.unwrap());
-    let [mutex, _, _, write, semaphore, bare] = every_kind(&locks);
-    for kind in [mutex, write, semaphore, bare] {
-        let free = Options::new().prefix("free:");
-        let refused = kind.with(free).try_acquire();
-        assert!(refused.is_err(), "the server still has memory: {refused:?}");
-    }
-    memory("0", &mut conn);
-    // The renewals took effect: they were for longer than the lease.
-    for name in ["mutex", "reentrant", "read", "write", "bare", "book"] {
-        let left: i64 = conn.pttl(format!("lock:{name}")).unwrap();
-        assert!(left > 50_000, "{name}: {left}");
-    }
-    drop(beside);
-    for name in ["beside", "level"] {
-        let left: i64 = conn.pttl(format!("lock:{name}")).unwrap();
-        assert!((50_000..=60_001).contains(&left), "{name}: {left}");
-    }
-    memory("1", &mut conn);
-    for lease in leases {
-        lease.release().unwrap();
-    }
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut conn = server.connection().unwrap();
+        let locks = crate::connect(&server.url());
+        let for_long = |lock: Lock| {
+            let options = crate::options().lease(600_000 * MS);
+            lock.with(options).acquire(LONG).unwrap()
+        };
+        let beside = [
+            for_long(locks.read("beside")),
+            for_long(locks.reentrant("level")),
+        ];
+        let others = [locks.read("beside"), locks.reentrant("level")];
+        let all = every_kind(&locks).into_iter().chain(others);
+        let leases: Vec<_> = all.map(|lock| lock.acquire(LONG).unwrap()).collect();
+        let book = acquire_lock_with_timeout(&mut conn, "book", MS, LONG).unwrap();
+        let memory = |limit: &str, conn: &mut Connection| {
+            let limit = ["SET", "maxmemory", limit];
+            redis::cmd("CONFIG").arg(&limit).exec(conn).unwrap();
+        };
+        memory("1", &mut conn);
+        for lease in &leases {
+            let renewed = lease.renew(60_000 * MS);
+            assert!(renewed.is_ok(), "{lease:?}: {renewed:?}");
+        }
+        let renewed = mutex::renew(&mut conn, "book", &book.unwrap(), 60_000 * MS);
+        assert!(renewed.unwrap());
+        let [mutex, _, _, write, semaphore, bare] = every_kind(&locks);
+        for kind in [mutex, write, semaphore, bare] {
+            let free = Options::new().prefix("free:");
+            let refused = kind.with(free).try_acquire();
+            assert!(refused.is_err(), "the server still has memory: {refused:?}");
+        }
+        memory("0", &mut conn);
+        // The renewals took effect: they were for longer than the lease.
+        for name in ["mutex", "reentrant", "read", "write", "bare", "book"] {
+            let left: i64 = conn.pttl(format!("lock:{name}")).unwrap();
+            assert!(left > 50_000, "{name}: {left}");
+        }
+        drop(beside);
+        for name in ["beside", "level"] {
+            let left: i64 = conn.pttl(format!("lock:{name}")).unwrap();
+            assert!((50_000..=60_001).contains(&left), "{name}: {left}");
+        }
+        memory("1", &mut conn);
+        for lease in leases {
+            lease.release().unwrap();
+        }
+    });
 }

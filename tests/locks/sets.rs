@@ -242,7 +242,7 @@ fn a_cancel_ends_the_wait_for_a_set_and_none_is_held() {
         let set = locks.all_of(BOTH).with(Options::new().cancel(&cancel));
         let held = locks.lock("b").acquire(LONG).unwrap();
         thread::scope(|scope| {
-            let waiter = scope.spawn(|| set.acquire(Duration::MAX).unwrap_err());
+            let waiter = scope.spawn(|| set.acquire(LONG).unwrap_err());
             assert!(comes_true(|| waiting(&locks.lock("b")) == 1));
             cancel.cancel();
             let error = waiter.join().unwrap();

@@ -15,7 +15,7 @@ use redis::{Commands, Connection};
 use crate::common::{
     MS, Proxy, Server,
     hold::every_kind,
-    wait::{at_once, comes_true, tracked_keys},
+    wait::{at_once, comes_true, tracked_keys, unless_halted},
 };
 
 const LONG: Duration = Duration::from_secs(20);
@@ -206,34 +206,36 @@ fn a_call_that_is_late_meets_an_end() {
 /// The server refuses renewals, releases and marks until the lease has ended by itself.
 #[test]
 fn a_hold_that_was_refused_until_its_end_was_not_taken_away() {
-    let (_server, locks, mut conn) = silent_server();
-    let lease = 600 * MS;
-    let locks = locks.with(Options::new().lease(lease));
-    let held: Vec<Lease> = (every_kind(&locks).into_iter().chain([locks.lock("late")]))
-        .map(|lock| lock.acquire(LONG).unwrap())
-        .collect();
-    let marked = locks.lock("marked");
-    let refuse = ["SET", "min-replicas-to-write", "1"];
-    let once = |conn: &mut Connection| {
-        marked.run_once(LONG, LONG, |_| {
-            redis::cmd("CONFIG").arg(&refuse).exec(conn).unwrap();
-            Ok::<_, Error>(())
-        })
-    };
-    let released = match once(&mut conn).unwrap() {
-        Once::Ran(ran) => ran.released.unwrap_err(),
-        other => panic!("{other:?}"),
-    };
-    is_not_taken_away(&released, "run_once");
-    for lease in held {
-        assert!(lease.lost().wait_for(LONG));
-        assert_eq!(lease.state(), RenewalState::Lost(LostReason::Ended));
-        let name = lease.name().to_owned();
-        for error in [lease.check().unwrap_err(), lease.release().unwrap_err()] {
-            is_not_taken_away(&error, &name);
-            assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+    unless_halted(|| {
+        let (_server, locks, mut conn) = silent_server();
+        let lease = 600 * MS;
+        let locks = locks.with(Options::new().lease(lease));
+        let held: Vec<Lease> = (every_kind(&locks).into_iter().chain([locks.lock("late")]))
+            .map(|lock| lock.acquire(LONG).unwrap())
+            .collect();
+        let marked = locks.lock("marked");
+        let refuse = ["SET", "min-replicas-to-write", "1"];
+        let once = |conn: &mut Connection| {
+            marked.run_once(LONG, LONG, |_| {
+                redis::cmd("CONFIG").arg(&refuse).exec(conn).unwrap();
+                Ok::<_, Error>(())
+            })
+        };
+        let released = match once(&mut conn).unwrap() {
+            Once::Ran(ran) => ran.released.unwrap_err(),
+            other => panic!("{other:?}"),
+        };
+        is_not_taken_away(&released, "run_once");
+        for lease in held {
+            assert!(lease.lost().wait_for(LONG));
+            assert_eq!(lease.state(), RenewalState::Lost(LostReason::Ended));
+            let name = lease.name().to_owned();
+            for error in [lease.check().unwrap_err(), lease.release().unwrap_err()] {
+                is_not_taken_away(&error, &name);
+                assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+            }
         }
-    }
+    });
 }
 
 fn is_not_taken_away(error: &Error, what: &str) {

@@ -24,6 +24,7 @@ use crate::{
         cluster::{shared, slots_of},
         hold::comes_true,
         monitor::Monitor,
+        wait::unless_halted,
     },
     history::{History, SECOND, violations, work},
 };
@@ -203,28 +204,30 @@ fn the_next_renewal_reports_a_loss_on_another_shard() {
 /// The waiting thread is notified by the key's new node, and tells the keeper of the lease.
 #[test]
 fn a_loss_on_another_shard_is_reported_at_once_if_the_process_waits_there() {
-    let cluster = shared();
-    // The next renewal, which would also find out, is due in ten seconds.
-    let locks = patient(&cluster).with(Options::new().lease(30 * SECOND));
-    let tag = cluster.tag(2, "told").unwrap();
-    let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
-    let moved = Moved::new(&cluster, &tag, 2);
-    let mut monitor = Monitor::start(&cluster.nodes[moved.to]).unwrap();
-    // The waiting thread asks on the connection with tracking, and gets the lock's remaining time.
-    let asks = |command: &String| {
-        command.starts_with("EVAL") && command.contains(&key(&tag)) && command.ends_with(" 1")
-    };
-    thread::scope(|scope| {
-        let waiting = scope.spawn(|| mutex(&locks, &tag).acquire(LONG).map(drop));
-        assert!(comes_true(|| monitor.commands().unwrap().iter().any(asks)));
-        // By then the watchdog has read the key on its new node, as it does after a move, and finds
-        // nothing.
-        thread::sleep(300 * MS);
-        assert!(lease.verify().is_ok());
-        let mut master = cluster.nodes[moved.to].connection().unwrap();
-        let _: () = master.del(key(&tag)).unwrap();
-        assert!(lease.lost().wait_for(5 * SECOND));
-        waiting.join().unwrap().unwrap();
+    unless_halted(|| {
+        let cluster = shared();
+        // The next renewal, which would also find out, is due in ten seconds.
+        let locks = patient(&cluster).with(Options::new().lease(30 * SECOND));
+        let tag = cluster.tag(2, "told").unwrap();
+        let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
+        let moved = Moved::new(&cluster, &tag, 2);
+        let mut monitor = Monitor::start(&cluster.nodes[moved.to]).unwrap();
+        // The waiting thread asks on the connection with tracking, and gets the lock's remaining time.
+        let asks = |command: &String| {
+            command.starts_with("EVAL") && command.contains(&key(&tag)) && command.ends_with(" 1")
+        };
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| mutex(&locks, &tag).acquire(LONG).map(drop));
+            assert!(comes_true(|| monitor.commands().unwrap().iter().any(asks)));
+            // By then the watchdog has read the key on its new node, as it does after a move, and finds
+            // nothing.
+            thread::sleep(300 * MS);
+            assert!(lease.verify().is_ok());
+            let mut master = cluster.nodes[moved.to].connection().unwrap();
+            let _: () = master.del(key(&tag)).unwrap();
+            assert!(lease.lost().wait_for(5 * SECOND));
+            waiting.join().unwrap().unwrap();
+        });
     });
 }
 
