@@ -1,5 +1,5 @@
-//! For operators: `Lock::inspect`, `Lock::force_release` and `Inspection`. They wait for nothing but
-//! the server, and lock only the queues, briefly.
+//! For operators: `Lock::inspect`, `Lock::force_release` and `Inspection`. They wait only for the
+//! server, and lock only the queues, briefly.
 
 use super::lock::Lock;
 use crate::{

@@ -5,8 +5,8 @@
 //! hands the lock over, gives it back, or leaves that to the watchdog's thread. [`run`] does work
 //! under a lock; [`transacting`] reads and writes while one is held, or a set of them. A [`set`]
 //! acquires several locks in one order: [`set_wait`] is its part in the wait for each.
-//! [`inspection`] is for operators. They share a [`stack`]: the server, the keeper of the leases and
-//! the queues. [`stacks`] maps a key to its stack.
+//! [`inspection`] is for operators. They share a [`stack`]: the server, the keeper of the leases
+//! and the queues. [`stacks`] maps a key to its stack.
 
 // The documentation lists the functions of a type in the order of these files.
 mod lease;

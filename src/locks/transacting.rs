@@ -2,8 +2,9 @@
 //! them. The server writes nothing once a hold has ended: the header of
 //! `recipes/transaction/proof.rs` says how.
 //!
-//! [`commit`](super::commit) calls it with one lease, [`set_commit`](super::set_commit) with those of
-//! a set. Runs on the holder's thread, and sends on a connection of the pool with no mutex locked.
+//! [`commit`](super::commit) calls it with one lease, [`set_commit`](super::set_commit) with those
+//! of a set. Runs on the holder's thread, and sends on a connection of the pool with no mutex
+//! locked.
 //!
 //! A commit without a reply may be executed later. [`send_checked`](WatchedLocks::send_checked)
 //! records it as [outstanding](crate::renewing::lease_state::Outstanding): the lock is then not

@@ -49,8 +49,8 @@ pub(super) struct Lendable {
     pub(super) touched: AtomicBool,
 }
 
-/// A connection lent by a [`Pool`](crate::Pool): pass it as `&mut` to any function that takes a `&mut
-/// redis::Connection`.
+/// A connection lent by a [`Pool`](crate::Pool): pass it as `&mut` to any function that takes a
+/// `&mut redis::Connection`.
 ///
 /// Dropping it gives it back. It is a full `redis::Connection`, with two restrictions. A read
 /// time-out made *shorter* hides from the pool that a reply may be owed (a longer one is fine, and

@@ -208,8 +208,8 @@ impl<W, L, F> Queue<W, L, F> {
 
     /// Records that the server has not replied to this waiter. It asks again at that moment, even
     /// if it is not the head: its attempt may have acquired the lock, and would keep it from others
-    /// until the lease ends. Discards earlier wake-ups: a lost connection wakes all heads, including
-    /// the one that noticed the loss and must pause. A later wake-up still counts.
+    /// until the lease ends. Discards earlier wake-ups: a lost connection wakes all heads,
+    /// including the one that noticed the loss and must pause. A later wake-up still counts.
     pub(crate) fn unanswered(&mut self, ticket: Ticket, ask_again: Instant, failure: Option<F>) {
         self.failure = failure;
         if let Some(waiter) = self.waiter(ticket) {

@@ -65,6 +65,20 @@ fn a_commit_behaves_as_on_a_server() {
     });
 }
 
+/// The reply to the transaction counts, although the question that follows it gets none.
+#[test]
+fn a_lease_whose_commit_finds_it_lost_is_not_held_if_the_server_is_silent_after_that() {
+    let stand_in = StandIn::new();
+    let lease = held(&stand_in);
+    stand_in.fail(|action, _| (action == Action::Renew).then_some(Failure::LostReply));
+    stand_in.steal("a");
+    assert!(lease.is_held(), "no reply, no loss");
+    let lost = commit(&lease, 1);
+    assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
+    assert!(!lease.is_held() && written(&stand_in).is_empty());
+    lease.release().unwrap_err();
+}
+
 #[test]
 fn nothing_is_written_after_the_end_of_a_hold_although_another_keeps_the_lock() {
     on_both(|world| {
