@@ -20,7 +20,8 @@ use std::{
 };
 
 use leasehold::{
-    Error, Events, Lease, Leases, Locks, Once, Options, Owner, Pool, Token, Watchdog, event,
+    Error, Events, Lease, Leases, Locks, Once, Options, Owner, Pool, Renewal, RenewalState, Token,
+    Watchdog, acquire_lock_with_timeout, event,
     recipes::{Hold, reentrant},
 };
 use redis::Commands;
@@ -64,14 +65,16 @@ fn a_forked_child_releases_none_of_its_parents_locks() {
         let server = Server::start().unwrap();
         let locks = Locks::connect(&server.url()).unwrap();
         let lease = RefCell::new(Some(locks.lock("a").acquire(LONG).unwrap()));
+        let set = locks.all_of(["b", "c"]).acquire(LONG).unwrap();
+        let set = RefCell::new(Some(set));
         let said = said_by_a_child(|| {
-            drop(lease.take());
+            drop((lease.take(), set.take()));
             String::from("dropped")
         });
         assert_eq!(said.as_deref(), Some("dropped"), "the child hangs");
-        let lease = lease.take().unwrap();
-        lease.verify().unwrap();
-        lease.release().unwrap();
+        let (lease, set) = (lease.take().unwrap(), set.take().unwrap());
+        lease.verify().and_then(|()| set.verify()).unwrap();
+        lease.release().and_then(|()| set.release()).unwrap();
     });
 }
 
@@ -297,6 +300,30 @@ fn a_child_is_refused_a_set_while_others_read_its_state() {
             assert!(said.iter().all(is_it), "{place}: {said:?}");
         }
         leases.take().unwrap().release().unwrap();
+    });
+}
+
+#[test]
+fn a_child_stops_no_renewal_while_others_read_its_state() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let pool = Pool::connect(&server.url()).unwrap();
+        let watchdog = Watchdog::new(&pool).unwrap();
+        let acquired = acquire_lock_with_timeout(&mut pool.get().unwrap(), "a", LONG, LONG);
+        let hold = Hold::mutex("a", &acquired.unwrap().unwrap()).unwrap();
+        let renewal = watchdog.keep(&hold, LONG).unwrap();
+        let lost = renewal.lost();
+        let renewal = RefCell::new(Some(renewal));
+        let is_read = || {
+            let _ = lost.is_lost();
+        };
+        let said = children_while(2, is_read, || {
+            format!("{:?}", renewal.take().map(Renewal::stop))
+        });
+        let is_it = |said: &Option<String>| said.as_deref() == Some("Some(Unknown)");
+        assert!(said.iter().all(is_it), "{said:?}");
+        let state = renewal.take().map(Renewal::stop);
+        assert_eq!(state, Some(RenewalState::Held));
     });
 }
 

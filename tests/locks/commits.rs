@@ -9,7 +9,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use leasehold::{Committed, Error, Lease, Lock, Locks, LostReason, Options, Owner, Pool, Result};
+use leasehold::{
+    Committed, Error, Lease, Lock, LockSet, Locks, LostReason, Options, Owner, Pool, Result,
+};
 use redis::{Client, Commands, Connection};
 
 use crate::common::{
@@ -230,6 +232,29 @@ fn a_releasing_commit_releases_one_level_of_a_reentrant_lock() {
         assert_eq!(lock.inspect().unwrap().holders()[0].count(), Some(1));
         outer.commit_and_release(count_up).unwrap();
         assert!(!lock.inspect().unwrap().is_held());
+    });
+}
+
+/// Its reply says how many levels are left, and the one before it, 1, does not.
+#[test]
+fn a_level_that_a_commit_releases_leaves_the_hold_to_the_others() {
+    unless_halted(|| {
+        let bench = bench();
+        let lock = bench.locks.reentrant("a");
+        for is_set in [false, true] {
+            let outer = lock.acquire(LONG).unwrap();
+            let adds = |pipe: &mut redis::Pipeline| _ = pipe.sadd("members", is_set);
+            if is_set {
+                let set = LockSet::of([lock.clone(), bench.locks.lock("b")]);
+                set.acquire(LONG).unwrap().commit_and_release(adds).unwrap();
+            } else {
+                let inner = lock.acquire(LONG).unwrap();
+                inner.commit_and_release(adds).unwrap();
+            }
+            let again = lock.acquire(LONG).unwrap();
+            assert_eq!(again.fencing_token(), outer.fencing_token(), "{is_set}");
+            again.release().and_then(|()| outer.release()).unwrap();
+        }
     });
 }
 

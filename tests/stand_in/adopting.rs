@@ -14,7 +14,7 @@ use leasehold::{
 use crate::{
     common::{
         LONG, MS,
-        hold::{comes_true, every_kind},
+        hold::{PATIENCE, comes_true, every_kind},
     },
     world::{World, on_both, told},
 };
@@ -220,6 +220,40 @@ fn an_adopted_lock_is_free_by_its_max_hold_whatever_happens_to_the_one_who_adopt
             assert!(lease.is_held() && left <= 3_001 * MS, "{}", ours.name());
             // An end is a whole millisecond.
             assert!(lease.remaining() < left + 2 * MS, "{}", ours.name());
+        }
+    });
+}
+
+#[test]
+fn an_adopted_lease_ends_earlier_by_the_clock_skew() {
+    on_both(|world| {
+        let skewed = Options::new().lease(LONG).clock_skew(LONG / 4);
+        let (ours, theirs) = (kinds(world, &short()), kinds(world, &skewed));
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            let (token, _) = ours.acquire(LONG).unwrap().detach();
+            let left = theirs.adopt(&token).unwrap().remaining();
+            let is_between = left > LONG / 2 && left <= LONG * 3 / 4;
+            assert!(is_between, "{}: {left:?}", ours.name());
+        }
+    });
+}
+
+/// Long before its first renewal.
+#[test]
+fn the_loss_of_an_adopted_lock_is_told_soon() {
+    on_both(|world| {
+        let long = Options::new().lease(3 * LONG);
+        let (ours, theirs) = (kinds(world, &short()), kinds(world, &long));
+        let adopted: Vec<_> = (ours.iter().zip(&theirs))
+            .map(|(ours, theirs)| {
+                let (token, _) = ours.acquire(LONG).unwrap().detach();
+                theirs.adopt(&token).unwrap()
+            })
+            .collect();
+        for lease in &adopted {
+            assert!(world.expire(lease.name()));
+            assert!(lease.lost().wait_for(PATIENCE), "{}", lease.name());
+            assert_eq!(why(&lease.check()), Some(LostReason::TakenAway));
         }
     });
 }

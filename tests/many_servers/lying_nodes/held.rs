@@ -229,3 +229,41 @@ fn a_renewal_that_may_have_run_is_unknown_after_a_redirect_to_nowhere() {
     let renewed = lease.renew(LONG);
     assert!(matches!(renewed, Err(Error::Unknown { .. })), "{renewed:?}");
 }
+
+/// It was sent on a connection that closed, and again on another, which answers that the slot has
+/// moved. The node there does not have the lock.
+#[test]
+fn a_release_that_may_have_run_before_its_slot_moved_is_unknown() {
+    for names in [&["a"][..], &["a", "{lock:a}beside"]] {
+        let (said, there_said) = (Said::new(":1\r\n"), Said::new(":0\r\n"));
+        let there_says = there_said.clone();
+        let there = Fake::saying(move |command, before| there_says.answer(command, before));
+        let moved = format!("-MOVED {SLOT} 127.0.0.1:{}\r\n", there.port());
+        let (says, hangs_up) = (said.clone(), Arc::new(AtomicBool::new(false)));
+        let hangs_up_once = Arc::clone(&hangs_up);
+        let here = Fake::saying(move |command, before| {
+            if command.starts_with("EVAL") && hangs_up_once.swap(false, Ordering::SeqCst) {
+                says.now(|words| words.rest.clone_from(&moved));
+                return HANG_UP.to_vec();
+            }
+            says.answer(command, before)
+        });
+        let nodes = (here.port(), there.port());
+        said.now(|words| {
+            words.slots = master_and_replica_at(nodes.0, nodes.1);
+            words.set = Some("+OK\r\n");
+        });
+        there_said.now(|words| words.slots = master_and_replica_at(nodes.1, nodes.0));
+        let locks = patient_builder().connect_nodes(&url_of(&[here.port()]));
+        let locks = Locks::on_nodes(&locks.unwrap()).with(Options::new().fencing(false));
+        let leases = locks.all_of(names).acquire(LONG).unwrap();
+        // By now the watchdog has read them, and no renewal is due.
+        let looked = |name: &String| name.starts_with("EVAL");
+        assert!(comes_true(|| here.asked().iter().any(looked)));
+        thread::sleep(100 * MS);
+        hangs_up.store(true, Ordering::SeqCst);
+        let released = leases.release();
+        let is_unknown = matches!(released, Err(Error::Unknown { .. }));
+        assert!(is_unknown, "{names:?}: {released:?}");
+    }
+}
