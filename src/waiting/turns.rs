@@ -18,6 +18,10 @@
 //!                               +------+
 //! ```
 //!
+//! A change of the lock makes the head of every process ask, and only one is granted. So where many
+//! processes wait, each asks a random time later, so that some of them miss this turn: see
+//! [`Turns::asks_after_change`].
+//!
 //! With a semaphore, a process takes this many turns for each permit. A refusal does not indicate
 //! another process while a thread of this one has the lock, or a permit.
 //!
@@ -34,8 +38,13 @@ pub(super) const IN_A_ROW: u32 = 4;
 pub(super) const IN_A_ROW_ALONE: u32 = 8 * IN_A_ROW;
 /// After its turns a process stays away this long.
 const AWAY: Duration = Duration::from_millis(1);
-/// The head of a process that was away recently asks up to this long after a change.
+/// The head of a process that was away recently, or refused often, asks up to this long after a
+/// change.
 const SPREAD: Duration = Duration::from_micros(200);
+/// An average of so many refusals before a grant does not make the head ask later.
+const FEW_REFUSALS: u32 = 3;
+/// The spread doubles at most this often: to 12.8 ms.
+const MOST_DOUBLINGS: u32 = 6;
 /// Another process that has not been seen for this long is forgotten.
 const LATELY: Duration = Duration::from_secs(1);
 /// A wait shorter than this does not let other processes go first.
@@ -49,6 +58,11 @@ pub(super) struct Turns {
     permits: u32,
     /// The last moment at which another process was seen to have the lock.
     others_seen: Option<Instant>,
+    /// The refusals by other processes since the last grant.
+    refusals: u32,
+    /// The refusals before a grant, averaged over the last ones. Processes that wait for the same
+    /// lock have similar averages, so none of them steps back for the others.
+    usual_refusals: u32,
     away_until: Option<Instant>,
 }
 
@@ -76,14 +90,15 @@ enum HeldHere {
 impl Turns {
     /// Records that a thread from the queue holds the lock alone.
     pub(super) fn granted(&mut self, now: Instant) {
-        (self.in_a_row, self.permits) = (self.in_a_row + 1, 1);
+        self.count_grant();
+        self.permits = 1;
         self.held = HeldHere::Alone(now);
     }
 
     /// Records that a thread from the queue shares the lock. With `all`, it has the last of that
     /// many permits.
     pub(super) fn granted_shared(&mut self, all: Option<u32>) {
-        self.in_a_row += 1;
+        self.count_grant();
         let count = 1 + match self.held {
             HeldHere::Shared(count) | HeldHere::Full(count) => count,
             HeldHere::No | HeldHere::Alone(_) => 0,
@@ -96,11 +111,20 @@ impl Turns {
         };
     }
 
+    fn count_grant(&mut self) {
+        self.in_a_row += 1;
+        if self.refusals > 0 {
+            self.usual_refusals = self.usual_refusals.midpoint(self.refusals);
+            self.refusals = 0;
+        }
+    }
+
     /// Records a refusal of the head: another process has the lock, unless a thread of this one has
     /// it.
     pub(super) fn refused(&mut self, now: Instant) {
         if !self.is_held_here() {
             self.in_a_row = 0;
+            self.refusals = self.refusals.saturating_add(1);
             self.others_seen = Some(now);
         }
     }
@@ -141,6 +165,13 @@ impl Turns {
         self.away_until
     }
 
+    /// The model explores the order of events, not when after a change a head asks. With the counts
+    /// it has no end.
+    #[cfg(all(test, feature = "models"))]
+    pub(super) fn forget_refusals(&mut self) {
+        self.refusals = 0;
+    }
+
     fn is_held_here(&self) -> bool {
         self.held != HeldHere::No
     }
@@ -159,9 +190,16 @@ impl Turns {
     /// Returns the time at which the head asks after a change. The server notifies all processes of
     /// it, one after another: so a process that was away within the last second asks a little
     /// later, at random. Otherwise the first would win each time, and the last would starve.
+    ///
+    /// Each refusal beyond a few doubles this time, because it comes from another process that
+    /// waits: with twenty, each asks for about every second turn.
     pub(super) fn asks_after_change(&self, now: Instant, spread: Duration) -> Instant {
+        let doublings = (self.usual_refusals.saturating_sub(FEW_REFUSALS)).min(MOST_DOUBLINGS);
         let was_away = (self.away_until).filter(|until| now < *until + LATELY);
-        was_away.map_or(now, |until| until.max(now + spread))
+        match was_away {
+            None if doublings == 0 => now,
+            until => (now + spread * 2_u32.pow(doublings)).max(until.unwrap_or(now)),
+        }
     }
 
     /// Returns true if another process was seen to have the lock within the last second.

@@ -223,6 +223,26 @@ fn a_process_that_yielded_lately_follows_a_change_after_a_random_delay() {
     assert_eq!(busy.queue.step(busy.head, later), Step::Ask);
 }
 
+/// Otherwise each of twenty processes asks for every turn, and nineteen are refused.
+#[test]
+fn a_process_that_is_refused_often_follows_a_change_later() {
+    let spread = Duration::from_micros(200);
+    for (refusals, factor) in [(3, 0), (4, 0), (5, 2), (7, 8), (10, 64), (100, 64)] {
+        let mut busy = Busy::alone();
+        for _ in 0..10 {
+            (0..refusals).for_each(|_| busy.is_refused());
+            busy.turn();
+        }
+        busy.is_refused();
+        busy.queue.changed(moment(busy.now), spread);
+        let asks_at = moment(busy.now) + spread * factor;
+        let just_before = asks_at - Duration::from_nanos(1);
+        let next = busy.queue.step(busy.head, just_before);
+        assert_eq!(next, Step::Sleep(Some(asks_at)), "{refusals} refusals");
+        assert_eq!(busy.queue.step(busy.head, asks_at), Step::Ask);
+    }
+}
+
 #[test]
 fn a_process_that_saw_no_others_yields_less_often() {
     let mut busy = Busy::alone();

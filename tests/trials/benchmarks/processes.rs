@@ -30,7 +30,8 @@ struct Crowd {
 
 const UNFENCED: &str = " unfenced";
 
-const CROWDS: [Crowd; 6] = [
+const CROWDS: [Crowd; 7] = [
+    Crowd::of(&[1; 20], 1_000),
     Crowd::of(&[4, 1], 1_000),
     Crowd::of(&[2, 2, 2, 2], 1_000),
     Crowd::of(&[2, 2, 2, 2], 100),

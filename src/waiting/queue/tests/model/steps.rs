@@ -137,6 +137,7 @@ impl World {
         let ask_again = if sent.tracked { end() } else { *START + PAUSE };
         let queue = &mut state.queues[self.wants[thread]];
         queue.refused(ticket(thread), answered(after), Some(ask_again));
+        queue.turns.forget_refusals();
         state.threads[thread] = Phase::InQueue;
     }
 
