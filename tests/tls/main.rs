@@ -23,7 +23,7 @@ use std::{
 use common::{
     Server,
     server::{Port, find_binary, free_port, has_tls},
-    wait::comes_true,
+    wait::{comes_true, unless_halted},
 };
 use leasehold::{Locks, Pool, acquire_lock_with_timeout, redis, release_lock};
 use rcgen::{
@@ -147,50 +147,57 @@ fn hasty_pool(url: &str) -> Pool {
 
 #[test]
 fn a_server_with_a_private_cas_certificate_works() {
-    for version in ["TLSv1.3", "TLSv1.2"] {
-        let Some(server) = TlsServer::start_speaking(version, "no") else {
-            return;
-        };
-        let pool = Pool::new(&server.client("localhost")).unwrap();
-        for _ in 0..2 {
-            let mut conn = pool.get().unwrap();
-            let token = acquire_lock_with_timeout(&mut conn, "a", Duration::ZERO, LIMIT).unwrap();
-            assert!(release_lock(&mut conn, "a", &token.unwrap()).unwrap());
+    unless_halted(|| {
+        for version in ["TLSv1.3", "TLSv1.2"] {
+            let Some(server) = TlsServer::start_speaking(version, "no") else {
+                return;
+            };
+            let pool = Pool::new(&server.client("localhost")).unwrap();
+            for _ in 0..2 {
+                let mut conn = pool.get().unwrap();
+                let token =
+                    acquire_lock_with_timeout(&mut conn, "a", Duration::ZERO, LIMIT).unwrap();
+                assert!(release_lock(&mut conn, "a", &token.unwrap()).unwrap());
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn a_certificate_of_an_unknown_ca_is_refused() {
-    let Some(server) = TlsServer::start() else {
-        return;
-    };
-    let pool = Pool::connect(&server.url("localhost")).unwrap();
-    let why = why_not(&pool);
-    let server = format!("cannot reach redis at localhost:{} (TLS)", server.port);
-    assert!(why.contains(&server), "{why}");
-    assert!(
-        why.contains("invalid peer certificate: UnknownIssuer"),
-        "{why}"
-    );
-    // As a wrong password does, it ends a wait at once.
-    let asked = Instant::now();
-    let refused = Locks::new(&pool).unwrap().lock("a").acquire(2 * LIMIT);
-    assert!(refused.unwrap_err().to_string().contains("cannot reach"));
-    assert!(asked.elapsed() < LIMIT);
+    unless_halted(|| {
+        let Some(server) = TlsServer::start() else {
+            return;
+        };
+        let pool = Pool::connect(&server.url("localhost")).unwrap();
+        let why = why_not(&pool);
+        let server = format!("cannot reach redis at localhost:{} (TLS)", server.port);
+        assert!(why.contains(&server), "{why}");
+        assert!(
+            why.contains("invalid peer certificate: UnknownIssuer"),
+            "{why}"
+        );
+        // As a wrong password does, it ends a wait at once.
+        let asked = Instant::now();
+        let refused = Locks::new(&pool).unwrap().lock("a").acquire(2 * LIMIT);
+        assert!(refused.unwrap_err().to_string().contains("cannot reach"));
+        assert!(asked.elapsed() < LIMIT);
+    });
 }
 
 #[test]
 fn a_certificate_for_another_name_is_refused() {
-    let Some(server) = TlsServer::start() else {
-        return;
-    };
-    let pool = Pool::new(&server.client("127.0.0.1")).unwrap();
-    let why = why_not(&pool);
-    assert!(
-        why.contains("invalid peer certificate: certificate not valid for name"),
-        "{why}"
-    );
+    unless_halted(|| {
+        let Some(server) = TlsServer::start() else {
+            return;
+        };
+        let pool = Pool::new(&server.client("127.0.0.1")).unwrap();
+        let why = why_not(&pool);
+        assert!(
+            why.contains("invalid peer certificate: certificate not valid for name"),
+            "{why}"
+        );
+    });
 }
 
 #[test]
@@ -284,25 +291,27 @@ impl Drop for TlsSentinel {
 
 #[test]
 fn sentinels_and_master_with_a_private_cas_certificates_work() {
-    let Some(server) = TlsServer::start() else {
-        return;
-    };
-    let sentinel = TlsSentinel::watching(&server);
-    let url = format!("rediss://localhost:{}/", sentinel.port);
-    // Only the address of the client for the master is ignored.
-    let master = server.client("nowhere.invalid");
-    let pool = Pool::builder()
-        .build_on_sentinels(&[server.client_of(&url)], "mymaster", &master)
-        .unwrap();
-    assert!(comes_true(|| pool.get().is_ok()));
-    let mut conn = pool.get().unwrap();
-    let token = acquire_lock_with_timeout(&mut conn, "a", Duration::ZERO, LIMIT).unwrap();
-    assert!(release_lock(&mut conn, "a", &token.unwrap()).unwrap());
-    // A URL uses the system's certificates, which do not include this CA.
-    let unknown = format!("rediss+sentinel://localhost:{}/mymaster", sentinel.port);
-    let refused = why_not(&Pool::connect(&unknown).unwrap());
-    assert!(
-        refused.contains("no sentinel of 1") && refused.contains("certificate"),
-        "{refused}"
-    );
+    unless_halted(|| {
+        let Some(server) = TlsServer::start() else {
+            return;
+        };
+        let sentinel = TlsSentinel::watching(&server);
+        let url = format!("rediss://localhost:{}/", sentinel.port);
+        // Only the address of the client for the master is ignored.
+        let master = server.client("nowhere.invalid");
+        let pool = Pool::builder()
+            .build_on_sentinels(&[server.client_of(&url)], "mymaster", &master)
+            .unwrap();
+        assert!(comes_true(|| pool.get().is_ok()));
+        let mut conn = pool.get().unwrap();
+        let token = acquire_lock_with_timeout(&mut conn, "a", Duration::ZERO, LIMIT).unwrap();
+        assert!(release_lock(&mut conn, "a", &token.unwrap()).unwrap());
+        // A URL uses the system's certificates, which do not include this CA.
+        let unknown = format!("rediss+sentinel://localhost:{}/mymaster", sentinel.port);
+        let refused = why_not(&Pool::connect(&unknown).unwrap());
+        assert!(
+            refused.contains("no sentinel of 1") && refused.contains("certificate"),
+            "{refused}"
+        );
+    });
 }

@@ -236,8 +236,7 @@ fn a_process_that_is_refused_often_follows_a_change_later() {
         busy.is_refused();
         busy.queue.changed(moment(busy.now), spread);
         let asks_at = moment(busy.now) + spread * factor;
-        let just_before = asks_at - Duration::from_nanos(1);
-        let next = busy.queue.step(busy.head, just_before);
+        let next = busy.queue.step(busy.head, moment(busy.now - 1));
         assert_eq!(next, Step::Sleep(Some(asks_at)), "{refusals} refusals");
         assert_eq!(busy.queue.step(busy.head, asks_at), Step::Ask);
     }
