@@ -26,8 +26,8 @@ impl Lease {
     /// holder has it. To be able to repeat it, use [`commit_once`](Self::commit_once).
     ///
     /// # Errors
-    /// - [`Error::Lost`]: the lock was lost. Nothing was written.
-    /// - [`Error::Pool`]: no connection. Nothing was written.
+    /// - [`Error::Lost`](crate::Error::Lost): the lock was lost. Nothing was written.
+    /// - [`Error::Pool`](crate::Error::Pool): no connection. Nothing was written.
     /// - All others as [`commit_while_held`](crate::commit_while_held).
     ///
     /// # Examples
@@ -53,7 +53,8 @@ impl Lease {
     /// [`ignore`](redis::Pipeline::ignore).
     ///
     /// # Errors
-    /// - [`Error::Reply`]: the results do not have the type `T`. Everything was written.
+    /// - [`Error::Reply`](crate::Error::Reply): the results do not have the type `T`. Everything
+    ///   was written.
     /// - All others as [`commit`](Self::commit).
     ///
     /// # Examples
@@ -90,12 +91,13 @@ impl Lease {
     /// Two round trips.
     ///
     /// # Errors
-    /// - [`Error::Invalid`]: the id is empty or longer than 512 bytes, or `remember` is out of
-    ///   range. Nothing was sent.
-    /// - [`Error::Unknown`]: no reply came. Repeat the call.
-    /// - [`Error::Partial`]: some of the commands were refused. The others were executed, and the
-    ///   mark was written.
-    /// - [`Error::WrongKind`]: the key of the mark holds something else. Nothing was written.
+    /// - [`Error::Invalid`](crate::Error::Invalid): the id is empty or longer than 512 bytes, or
+    ///   `remember` is out of range. Nothing was sent.
+    /// - [`Error::Unknown`](crate::Error::Unknown): no reply came. Repeat the call.
+    /// - [`Error::Partial`](crate::Error::Partial): some of the commands were refused. The others
+    ///   were executed, and the mark was written.
+    /// - [`Error::WrongKind`](crate::Error::WrongKind): the key of the mark holds something else.
+    ///   Nothing was written.
     /// - All others as [`commit`](Self::commit).
     ///
     /// # Examples

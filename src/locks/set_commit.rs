@@ -17,14 +17,14 @@ use crate::{
 impl Leases {
     /// Writes the pipeline that `build` fills, in one transaction, only while all locks are held.
     ///
-    /// Like [`Lease::commit`]. The server watches all locks. Two round trips.
+    /// Like [`Lease::commit`](crate::Lease::commit). The server watches all locks. Two round trips.
     ///
     /// # Errors
     /// - [`Error::Lost`]: names a lock that was lost. Nothing was written.
     /// - [`Error::Invalid`]: the locks are not from one [`Locks`](crate::Locks) or, on a cluster,
     ///   the locks and keys are in different slots. Give their names a common tag, as in
     ///   `{bank}:4711` and `{bank}:4712`. Nothing was written.
-    /// - All others as [`Lease::commit`].
+    /// - All others as [`Lease::commit`](crate::Lease::commit).
     ///
     /// # Examples
     /// ```no_run
@@ -42,7 +42,7 @@ impl Leases {
         written.map(drop).map_err(in_one_slot)
     }
 
-    /// Like [`commit`](Self::commit), and returns the results, as [`Lease::commit_returning`] does.
+    /// Like [`commit`](Self::commit), and returns the results.
     ///
     /// # Errors
     /// - [`Error::Reply`]: the results do not have the type `T`. Everything was written.
@@ -56,14 +56,13 @@ impl Leases {
         commit.answer(results)
     }
 
-    /// Like [`commit`](Self::commit), at most once for this operation id, as
-    /// [`Lease::commit_once`].
+    /// Like [`commit`](Self::commit), at most once for this operation id.
     ///
     /// The mark is that of the lock with the smallest key: a repeat must be under a set with the
     /// same first lock, or under that lock alone.
     ///
     /// # Errors
-    /// As [`Lease::commit_once`] and [`commit`](Self::commit).
+    /// As [`Lease::commit_once`](crate::Lease::commit_once) and [`commit`](Self::commit).
     pub fn commit_once(
         &self,
         operation_id: &str,
@@ -76,7 +75,7 @@ impl Leases {
     }
 
     /// Like [`commit`](Self::commit), and releases all locks in the same transaction, as
-    /// [`Lease::commit_and_release`]. Two round trips in all.
+    /// [`Lease::commit_and_release`](crate::Lease::commit_and_release). Two round trips in all.
     ///
     /// The holds end in any case. If nothing was written, the locks are released as by
     /// [`release`](Self::release); if no reply came, in the background.
@@ -90,11 +89,12 @@ impl Leases {
 
     /// Reads, decides and writes in one transaction, only while all locks are held.
     ///
-    /// Like [`Lease::transaction`]. The server watches all locks, and the keys.
+    /// Like [`Lease::transaction`](crate::Lease::transaction). The server watches all locks, and
+    /// the keys.
     ///
     /// # Errors
     /// - [`Error::Lost`], [`Error::Invalid`]: as [`commit`](Self::commit).
-    /// - All others as [`Lease::transaction`].
+    /// - All others as [`Lease::transaction`](crate::Lease::transaction).
     ///
     /// # Examples
     /// ```no_run
