@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use leasehold::{
-    Lock, Locks, Options, Token,
+    Lease, Lock, Locks, Options, Result, Token,
     recipes::{
         Hold,
         mutex::{self, End},
     },
 };
-use redis::Connection;
+use redis::{Commands, Connection};
 
 pub use super::wait::{PATIENCE, comes_true};
 use super::{LONG, Proxy, clients, wait::tracked_keys};
@@ -50,4 +50,38 @@ pub fn every_kind(locks: &Locks) -> [Lock; 6] {
         semaphore(locks, "semaphore", 1),
         locks.lock("bare").with(Options::new().fencing(false)),
     ]
+}
+
+/// What a holder asks of its server. `Some`: the lease goes on.
+pub type Call = fn(Lease) -> (Result<()>, Option<Lease>);
+
+/// All calls of a lease; a commit counts up at `written`.
+pub const CALLS: [(&str, Call); 8] = [
+    ("verify", |lease| (lease.verify(), Some(lease))),
+    ("renew", |lease| (lease.renew(LONG), Some(lease))),
+    ("commit", |lease| (lease.commit(count_up), Some(lease))),
+    ("commit_returning", |lease| {
+        let written = lease.commit_returning::<(u64,)>(count_up);
+        (written.map(drop), Some(lease))
+    }),
+    ("commit_once", |lease| {
+        let written = lease.commit_once("id", LONG, count_up);
+        (written.map(drop), Some(lease))
+    }),
+    ("transaction", |lease| {
+        let written = lease.transaction(&[], |conn, pipe| {
+            let _: Option<u64> = conn.get("written")?;
+            count_up(pipe);
+            Ok(())
+        });
+        (written, Some(lease))
+    }),
+    ("commit_and_release", |lease| {
+        (lease.commit_and_release(count_up), None)
+    }),
+    ("release", |lease| (lease.release(), None)),
+];
+
+fn count_up(pipe: &mut redis::Pipeline) {
+    pipe.incr("written", 1);
 }

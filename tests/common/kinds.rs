@@ -22,14 +22,22 @@ pub const LONGER: Duration = Duration::from_secs(20);
 /// The key beside `lock:a`.
 pub const COMPANION: &str = "{lock:a}:lease";
 
-const LEASES: one_hash::Lifetimes = one_hash::Lifetimes {
-    read: LEASE,
-    write: LEASE,
-    key: LEASE,
-};
+const fn lifetimes(lease: Duration) -> one_hash::Lifetimes {
+    one_hash::Lifetimes {
+        read: lease,
+        write: lease,
+        key: lease,
+    }
+}
 
 /// The arguments are a connection, the lock's name and the token.
 pub type Call = fn(&mut Connection, &str, &Token) -> Result<bool>;
+
+/// The same with the lease.
+pub type Leased = fn(&mut Connection, &str, &Token, Duration) -> Result<bool>;
+
+/// A function of a kind, called without a lease.
+pub type Other = Box<dyn Fn(&mut Connection, &str, &Token) -> Result<bool>>;
 
 /// The same with the longest wait.
 pub type Wait = fn(&mut Connection, &str, &Token, Duration) -> Result<bool>;
@@ -39,18 +47,15 @@ pub struct Kind {
     pub name: &'static str,
     /// The key of the lock `a`.
     pub key: &'static str,
-    pub try_acquire: Call,
+    /// Asks once.
+    pub grant: Leased,
     /// The bare mutex has none.
     pub acquire: Option<Wait>,
     /// The article's editions have none.
-    pub renew: Option<Call>,
+    pub renew: Option<Leased>,
     pub release: Call,
     /// A kind that is refused beside this one.
     rival: fn() -> Kind,
-}
-
-fn mutex_end() -> End {
-    End::After(LEASE)
 }
 
 fn owner() -> Owner {
@@ -68,20 +73,20 @@ fn keys(name: &str) -> two_key::Keys {
 pub const MUTEX: Kind = Kind {
     name: "mutex",
     key: "lock:a",
-    try_acquire: |conn, name, token| {
-        Ok(mutex::try_acquire(conn, name, token, mutex_end())?.is_some())
+    grant: |conn, name, token, lease| {
+        Ok(mutex::try_acquire(conn, name, token, End::After(lease))?.is_some())
     },
     acquire: Some(|conn, name, token, wait| {
-        Ok(mutex::acquire(conn, name, token, wait, mutex_end())?.is_some())
+        Ok(mutex::acquire(conn, name, token, wait, End::After(LEASE))?.is_some())
     }),
-    renew: Some(|conn, name, token| mutex::renew(conn, name, token, LONGER)),
+    renew: Some(mutex::renew),
     release: |conn, name, token| mutex::release(conn, name, token),
     rival: || MUTEX,
 };
 
 pub const BARE: Kind = Kind {
     name: "bare mutex",
-    try_acquire: |conn, name, token| mutex::try_acquire_unfenced(conn, name, token, LEASE),
+    grant: |conn, name, token, lease| mutex::try_acquire_unfenced(conn, name, token, lease),
     acquire: None,
     ..MUTEX
 };
@@ -89,13 +94,13 @@ pub const BARE: Kind = Kind {
 pub const LEVEL: Kind = Kind {
     name: "level",
     key: "lock:a",
-    try_acquire: |conn, name, token| {
-        Ok(reentrant::try_acquire(conn, name, &owner(), token, LEASE)?.is_some())
+    grant: |conn, name, token, lease| {
+        Ok(reentrant::try_acquire(conn, name, &owner(), token, lease)?.is_some())
     },
     acquire: Some(|conn, name, token, wait| {
         Ok(reentrant::acquire(conn, name, &owner(), token, wait, LEASE)?.is_some())
     }),
-    renew: Some(|conn, name, token| reentrant::renew(conn, name, &owner(), token, LONGER)),
+    renew: Some(|conn, name, token, lease| reentrant::renew(conn, name, &owner(), token, lease)),
     release: |conn, name, token| {
         Ok(reentrant::release(conn, name, &owner(), token)? != Release::NotHeld)
     },
@@ -104,8 +109,8 @@ pub const LEVEL: Kind = Kind {
 
 const LEVEL_OF_ANOTHER: Kind = Kind {
     name: "level of another owner",
-    try_acquire: |conn, name, token| {
-        Ok(reentrant::try_acquire(conn, name, &other(), token, LEASE)?.is_some())
+    grant: |conn, name, token, lease| {
+        Ok(reentrant::try_acquire(conn, name, &other(), token, lease)?.is_some())
     },
     acquire: None,
     renew: None,
@@ -120,9 +125,9 @@ const LEVEL_OF_ANOTHER: Kind = Kind {
 pub const PERMIT: Kind = Kind {
     name: "permit",
     key: "lock:a",
-    try_acquire: |conn, name, token| semaphore::try_acquire(conn, name, 1, token, LEASE),
+    grant: |conn, name, token, lease| semaphore::try_acquire(conn, name, 1, token, lease),
     acquire: Some(|conn, name, token, wait| semaphore::acquire(conn, name, 1, token, wait, LEASE)),
-    renew: Some(|conn, name, token| semaphore::renew(conn, name, token, LONGER)),
+    renew: Some(semaphore::renew),
     release: |conn, name, token| semaphore::release(conn, name, token),
     rival: || PERMIT,
 };
@@ -130,11 +135,11 @@ pub const PERMIT: Kind = Kind {
 pub const READER: Kind = Kind {
     name: "reader",
     key: "lock:a",
-    try_acquire: |conn, name, token| read_write::try_acquire_read(conn, name, token, LEASE),
+    grant: |conn, name, token, lease| read_write::try_acquire_read(conn, name, token, lease),
     acquire: Some(|conn, name, token, wait| {
         read_write::acquire_read(conn, name, token, wait, LEASE)
     }),
-    renew: Some(|conn, name, token| read_write::renew_read(conn, name, token, LONGER)),
+    renew: Some(read_write::renew_read),
     release: |conn, name, token| read_write::release_read(conn, name, token),
     rival: || WRITER,
 };
@@ -142,13 +147,13 @@ pub const READER: Kind = Kind {
 pub const WRITER: Kind = Kind {
     name: "writer",
     key: "lock:a",
-    try_acquire: |conn, name, token| {
-        Ok(read_write::try_acquire_write(conn, name, token, LEASE)?.is_some())
+    grant: |conn, name, token, lease| {
+        Ok(read_write::try_acquire_write(conn, name, token, lease)?.is_some())
     },
     acquire: Some(|conn, name, token, wait| {
         Ok(read_write::acquire_write(conn, name, token, wait, LEASE)?.is_some())
     }),
-    renew: Some(|conn, name, token| read_write::renew_write(conn, name, token, LONGER)),
+    renew: Some(read_write::renew_write),
     release: |conn, name, token| read_write::release_write(conn, name, token),
     rival: || READER,
 };
@@ -156,8 +161,8 @@ pub const WRITER: Kind = Kind {
 const TWO_KEY_READER: Kind = Kind {
     name: "two_key reader",
     key: "{a}:read",
-    try_acquire: |conn, name, token| {
-        two_key::acquire_read(conn, &keys(name), token, Duration::ZERO, LEASE)
+    grant: |conn, name, token, lease| {
+        two_key::acquire_read(conn, &keys(name), token, Duration::ZERO, lease)
     },
     acquire: Some(|conn, name, token, wait| {
         two_key::acquire_read(conn, &keys(name), token, wait, LEASE)
@@ -170,8 +175,8 @@ const TWO_KEY_READER: Kind = Kind {
 const TWO_KEY_WRITER: Kind = Kind {
     name: "two_key writer",
     key: "{a}:write",
-    try_acquire: |conn, name, token| {
-        two_key::acquire_write(conn, &keys(name), token, Duration::ZERO, LEASE)
+    grant: |conn, name, token, lease| {
+        two_key::acquire_write(conn, &keys(name), token, Duration::ZERO, lease)
     },
     acquire: Some(|conn, name, token, wait| {
         two_key::acquire_write(conn, &keys(name), token, wait, LEASE)
@@ -184,28 +189,28 @@ const TWO_KEY_WRITER: Kind = Kind {
 const ONE_HASH_READER: Kind = Kind {
     name: "one_hash reader",
     key: "a",
-    try_acquire: |conn, name, token| {
-        one_hash::acquire_read(conn, name, token, Duration::ZERO, &LEASES)
+    grant: |conn, name, token, lease| {
+        one_hash::acquire_read(conn, name, token, Duration::ZERO, &lifetimes(lease))
     },
     acquire: Some(|conn, name, token, wait| {
-        one_hash::acquire_read(conn, name, token, wait, &LEASES)
+        one_hash::acquire_read(conn, name, token, wait, &lifetimes(LEASE))
     }),
     renew: None,
-    release: |conn, name, token| one_hash::release_read(conn, name, token, &LEASES),
+    release: |conn, name, token| one_hash::release_read(conn, name, token, &lifetimes(LEASE)),
     rival: || ONE_HASH_WRITER,
 };
 
 const ONE_HASH_WRITER: Kind = Kind {
     name: "one_hash writer",
     key: "a",
-    try_acquire: |conn, name, token| {
-        one_hash::acquire_write(conn, name, token, Duration::ZERO, &LEASES)
+    grant: |conn, name, token, lease| {
+        one_hash::acquire_write(conn, name, token, Duration::ZERO, &lifetimes(lease))
     },
     acquire: Some(|conn, name, token, wait| {
-        one_hash::acquire_write(conn, name, token, wait, &LEASES)
+        one_hash::acquire_write(conn, name, token, wait, &lifetimes(LEASE))
     }),
     renew: None,
-    release: |conn, name, token| one_hash::release_write(conn, name, token, &LEASES),
+    release: |conn, name, token| one_hash::release_write(conn, name, token, &lifetimes(LEASE)),
     rival: || ONE_HASH_READER,
 };
 
@@ -215,6 +220,17 @@ pub const READ_WRITE: [[Kind; 2]; 3] = [
     [TWO_KEY_READER, TWO_KEY_WRITER],
     [ONE_HASH_READER, ONE_HASH_WRITER],
 ];
+
+pub const ONE_OF_TWO_PERMITS: Kind = Kind {
+    name: "one of two permits",
+    grant: |conn, name, token, lease| semaphore::try_acquire(conn, name, 2, token, lease),
+    acquire: None,
+    ..PERMIT
+};
+
+/// Two may hold these at once, each for its own time: the article's hash has no end of a hold, and
+/// each caller says how long one lasts.
+pub const SHARED: [Kind; 4] = [LEVEL, ONE_OF_TWO_PERMITS, READER, TWO_KEY_READER];
 
 /// The kinds of `recipes`.
 pub const OURS: &[Kind] = &[MUTEX, BARE, LEVEL, PERMIT, READER, WRITER];
@@ -243,17 +259,26 @@ impl Kind {
     ) -> Result<bool> {
         match (self.acquire, wait) {
             (Some(acquire), Some(wait)) => acquire(conn, name, token, wait),
-            _ => (self.try_acquire)(conn, name, token),
+            _ => self.try_acquire(conn, name, token),
         }
     }
 
+    /// Asks once, for [`LEASE`].
+    pub fn try_acquire(self, conn: &mut Connection, name: &str, token: &Token) -> Result<bool> {
+        (self.grant)(conn, name, token, LEASE)
+    }
+
     /// The functions that need a hold.
-    pub fn others(self) -> Vec<(String, Call)> {
-        let mut others = vec![(format!("{}: release", self.name), self.release)];
-        others.extend(
-            self.renew
-                .map(|renew| (format!("{}: renew", self.name), renew)),
-        );
+    pub fn others(self) -> Vec<(String, Other)> {
+        let release = self.release;
+        let mut others: Vec<(String, Other)> =
+            vec![(format!("{}: release", self.name), Box::new(release))];
+        if let Some(renew) = self.renew {
+            let renew = move |conn: &mut Connection, name: &str, token: &Token| {
+                renew(conn, name, token, LONGER)
+            };
+            others.push((format!("{}: renew", self.name), Box::new(renew)));
+        }
         others
     }
 
@@ -278,6 +303,6 @@ impl Kind {
     /// Acquires and releases the lock `a`. False if it is held.
     pub fn use_once(self, conn: &mut Connection) -> bool {
         let token = Token::random();
-        (self.try_acquire)(conn, "a", &token).unwrap() && (self.release)(conn, "a", &token).unwrap()
+        self.try_acquire(conn, "a", &token).unwrap() && (self.release)(conn, "a", &token).unwrap()
     }
 }

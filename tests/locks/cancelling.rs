@@ -248,33 +248,6 @@ fn a_pending_hand_over_passes_to_the_next_waiter() {
 }
 
 #[test]
-fn a_cancelled_writer_removes_its_intent() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let theirs = crate::connect(&server.url());
-        let cancel = Cancel::new();
-        let write = crate::connect(&server.url()).write("a").with(by(&cancel));
-        let _reading = theirs.read("a").acquire(LONG).unwrap();
-        thread::scope(|scope| {
-            let writer = scope.spawn(|| is_cancelled(&write.acquire(LONG)));
-            let intends = || theirs.read("a").inspect().unwrap().waiting_writers() == 1;
-            assert!(comes_true(intends));
-            cancel.cancel();
-            assert!(writer.join().unwrap());
-        });
-        let raised = Instant::now();
-        let another = theirs.read("a").acquire(LONG).unwrap();
-        assert!(
-            raised.elapsed() < 400 * MS + SLACK,
-            "{:?}",
-            raised.elapsed()
-        );
-        assert_eq!(write.inspect().unwrap().waiting_writers(), 0);
-        another.release().unwrap();
-    });
-}
-
-#[test]
 fn a_cancelled_writer_removes_its_intent_while_all_connections_are_lent() {
     unless_halted(|| {
         let server = Server::start().unwrap();
@@ -329,54 +302,46 @@ fn a_cancel_beside_a_silent_server_ends_within_one_timeout() {
     });
 }
 
-/// No wait takes the time-outs of the others.
+/// No wait takes the time-outs of the others, also if their calls run one after the other.
 #[test]
 fn cancelled_waits_for_many_locks_end_within_one_timeout_beside_a_silent_server() {
-    waits_for_many_locks_end_within_one_time_out(0);
-}
-
-/// Their calls run one after the other.
-#[test]
-fn cancelled_waits_with_replicas_end_within_one_timeout_beside_a_silent_server() {
-    waits_for_many_locks_end_within_one_time_out(1);
+    at_once([0, 1], waits_for_many_locks_end_within_one_time_out);
 }
 
 fn waits_for_many_locks_end_within_one_time_out(replicas: u32) {
     const HEADS: usize = 20;
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let io_timeout = 1_000 * MS;
-        let pool = leasehold::Pool::builder()
-            .io_timeout(io_timeout)
-            .connect_timeout(io_timeout);
-        let cancel = Cancel::new();
-        let options = by(&cancel).replicas(replicas, MS);
-        let locks = crate::connect_with(&server.url(), pool).with(options);
-        let mut conn = server.connection().unwrap();
-        for number in 0..HEADS {
-            let () = conn.set(format!("lock:{number}"), "another").unwrap();
+    let server = Server::start().unwrap();
+    let io_timeout = 1_000 * MS;
+    let pool = leasehold::Pool::builder()
+        .io_timeout(io_timeout)
+        .connect_timeout(io_timeout);
+    let cancel = Cancel::new();
+    let options = by(&cancel).replicas(replicas, MS);
+    let locks = crate::connect_with(&server.url(), pool).with(options);
+    let mut conn = server.connection().unwrap();
+    for number in 0..HEADS {
+        let () = conn.set(format!("lock:{number}"), "another").unwrap();
+    }
+    thread::scope(|scope| {
+        let waiters: Vec<_> = (0..HEADS)
+            .map(|number| {
+                let lock = locks.lock(&number.to_string());
+                scope.spawn(move || (is_cancelled(&lock.acquire(LONG)), Instant::now()))
+            })
+            .collect();
+        assert!(comes_true(|| tracked_keys(&mut conn).unwrap() >= HEADS));
+        server.freeze().unwrap();
+        // By now all know that the server is silent, and retry.
+        thread::sleep(3 * io_timeout);
+        let raised = Instant::now();
+        cancel.cancel();
+        for waiter in waiters {
+            let (is_cancelled, at) = waiter.join().unwrap();
+            let took = at.saturating_duration_since(raised);
+            assert!(is_cancelled);
+            assert!(took < io_timeout + 250 * MS + SLACK, "{took:?}");
         }
-        thread::scope(|scope| {
-            let waiters: Vec<_> = (0..HEADS)
-                .map(|number| {
-                    let lock = locks.lock(&number.to_string());
-                    scope.spawn(move || (is_cancelled(&lock.acquire(LONG)), Instant::now()))
-                })
-                .collect();
-            assert!(comes_true(|| tracked_keys(&mut conn).unwrap() >= HEADS));
-            server.freeze().unwrap();
-            // By now all know that the server is silent, and retry.
-            thread::sleep(3 * io_timeout);
-            let raised = Instant::now();
-            cancel.cancel();
-            for waiter in waiters {
-                let (is_cancelled, at) = waiter.join().unwrap();
-                let took = at.saturating_duration_since(raised);
-                assert!(is_cancelled);
-                assert!(took < io_timeout + 250 * MS + SLACK, "{took:?}");
-            }
-            server.thaw().unwrap();
-        });
+        server.thaw().unwrap();
     });
 }
 
@@ -415,37 +380,6 @@ fn a_cancel_and_a_deadline_end_a_wait_while_all_connections_are_lent() {
         });
         drop(lent);
         assert!(!lock.inspect().unwrap().is_held());
-    });
-}
-
-#[cfg(unix)]
-#[test]
-fn a_flag_raised_in_a_signal_handler_ends_a_wait_soon() {
-    use nix::sys::signal::{Signal, raise};
-    use signal_hook::{consts::SIGUSR2, flag};
-
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let cancel = Cancel::new();
-        let registered = flag::register(SIGUSR2, cancel.flag()).unwrap();
-        let lock = crate::connect(&server.url()).lock("a").with(by(&cancel));
-        let _held = crate::connect(&server.url())
-            .lock("a")
-            .acquire(LONG)
-            .unwrap();
-        thread::scope(|scope| {
-            let waiter = scope.spawn(|| is_cancelled(&lock.acquire(LONG)));
-            assert!(comes_true(|| waiting(&lock) == 1));
-            let raised = Instant::now();
-            raise(Signal::SIGUSR2).unwrap();
-            assert!(waiter.join().unwrap());
-            assert!(
-                raised.elapsed() < 300 * MS + SLACK,
-                "{:?}",
-                raised.elapsed()
-            );
-        });
-        signal_hook::low_level::unregister(registered);
     });
 }
 

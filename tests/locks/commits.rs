@@ -9,9 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use leasehold::{
-    Committed, Error, Lease, Lock, LockSet, Locks, LostReason, Options, Owner, Pool, Result,
-};
+use leasehold::{Committed, Error, Lease, Lock, LockSet, Locks, Options, Owner, Pool, Result};
 use redis::{Client, Commands, Connection};
 
 use crate::common::{
@@ -59,82 +57,6 @@ impl Bench {
         drop(pool.get().unwrap());
         (proxy, locks)
     }
-}
-
-#[test]
-fn a_commit_uses_a_pool_connection_and_returns_the_requested_type() {
-    unless_halted(|| {
-        let mut bench = bench();
-        for (number, lock) in (1..).zip(every_kind(&bench.locks)) {
-            let lease = lock.acquire(LONG).unwrap();
-            lease.commit(count_up).unwrap();
-            let (count,): (i64,) = lease.commit_returning(count_up).unwrap();
-            assert_eq!(count, 2 * number);
-            lease.release().unwrap();
-        }
-        assert_eq!(bench.count(), 12);
-    });
-}
-
-#[test]
-fn a_loss_names_the_commit_and_the_lease_knows_of_it() {
-    unless_halted(|| {
-        let mut bench = bench();
-        let commits: [(&str, ACommit); 3] = [
-            ("Lease::commit ", |lease| lease.commit(count_up)),
-            ("Lease::commit_returning ", |lease| {
-                lease.commit_returning::<()>(count_up)
-            }),
-            ("Lease::commit_once ", |lease| {
-                lease.commit_once("id", LONG, count_up).map(drop)
-            }),
-        ];
-        for (name, commit) in commits {
-            for lock in every_kind(&bench.locks) {
-                let lease = lock.acquire(LONG).unwrap();
-                let () = bench.conn.del(format!("lock:{}", lock.name())).unwrap();
-                for _ in 0..2 {
-                    let error = commit(&lease).unwrap_err();
-                    let taken = LostReason::TakenAway;
-                    assert!(
-                        matches!(error, Error::Lost { reason: Some(reason), .. } if reason == taken),
-                        "{error:?}"
-                    );
-                    assert!(error.to_string().starts_with(name), "{error}");
-                    assert!(!lease.is_held());
-                }
-            }
-        }
-        for lock in every_kind(&bench.locks) {
-            let lease = lock.acquire(LONG).unwrap();
-            let () = bench.conn.del(format!("lock:{}", lock.name())).unwrap();
-            let error = lease.commit_and_release(count_up).unwrap_err();
-            assert!(matches!(error, Error::Lost { .. }), "{error:?}");
-            let name = "Lease::commit_and_release ";
-            assert!(error.to_string().starts_with(name), "{error}");
-        }
-        assert_eq!(bench.count(), 0);
-    });
-}
-
-#[test]
-fn a_releasing_commit_takes_two_round_trips() {
-    unless_halted(|| {
-        let bench = bench();
-        let (proxy, locks) = bench.by_proxy();
-        for lock in every_kind(&locks) {
-            // Retried if the watchdog or the listener sent something in between.
-            let undisturbed = (0..100).any(|_| {
-                let lease = lock.acquire(LONG).unwrap();
-                thread::sleep(30 * MS);
-                let (done, traffic) = proxy.traffic_of(|| lease.commit_and_release(count_up));
-                done.unwrap();
-                assert!(!lock.inspect().unwrap().is_held());
-                traffic.round_trips == 2 && traffic.commands.ends_with(&["EXEC".into()])
-            });
-            assert!(undisturbed, "{lock:?}");
-        }
-    });
 }
 
 #[test]
@@ -436,25 +358,6 @@ fn a_mark_expires_and_its_id_is_checked() {
             lease.release().unwrap();
         }
         assert_eq!(bench.count(), 4);
-    });
-}
-
-#[test]
-fn a_commit_survives_a_pool_connection_closed_by_a_restart() {
-    unless_halted(|| {
-        let mut bench = bench();
-        let pool = Pool::builder().max_size(1);
-        let lease = crate::connect_with(&bench.server.url(), pool)
-            .lock("a")
-            .acquire(LONG)
-            .unwrap();
-        let () = redis::cmd("CLIENT")
-            .arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"])
-            .query(&mut bench.conn)
-            .map(|_: i64| ())
-            .unwrap();
-        lease.commit(count_up).unwrap();
-        assert_eq!(bench.count(), 1);
     });
 }
 

@@ -1,23 +1,19 @@
 //! Broken and replaced connections of the locks themselves, and the threads that rely on them.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-        mpsc,
-    },
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
-use leasehold::{Cancel, Events, Lock, Locks, Options, Pool};
+use leasehold::{Cancel, Lock, Locks, Options, Pool};
 use redis::{Client, Commands, Connection};
 
 use crate::{
     common::{
         LONG, MS, Proxy, SLACK, Server,
         hold::comes_true,
-        wait::{at_once, calls, unless_halted},
+        wait::{at_once, unless_halted},
     },
     faults::kill,
 };
@@ -325,15 +321,6 @@ fn a_waiters_connection_with_a_pending_reply_is_not_reused() {
     });
 }
 
-/// Counts renewals.
-struct Renewals(AtomicU64);
-
-impl Events for Renewals {
-    fn renewed(&self, _: &leasehold::event::Renewed<'_>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 /// A connection that has just answered is not bounded.
 #[test]
 fn a_release_in_a_hurry_leaves_the_next_call_its_whole_time() {
@@ -351,33 +338,6 @@ fn a_release_in_a_hurry_leaves_the_next_call_its_whole_time() {
     });
 }
 
-/// If the server notified the watchdog of its own renewals, it would ask once more after each.
-#[test]
-fn a_renewal_is_one_command() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let mut conn = server.connection().unwrap();
-        let renewals = Arc::new(Renewals(AtomicU64::new(0)));
-        let options = Options::new()
-            .lease(1_500 * MS)
-            .events(Arc::clone(&renewals) as Arc<_>);
-        let locks = Locks::connect(&server.url()).unwrap().with(options);
-        let _lease = locks.lock("a").acquire(LONG).unwrap();
-        assert!(comes_true(|| renewals.0.load(Ordering::SeqCst) >= 2));
-        let (before, first) = (
-            calls(&mut conn, "evalsha").unwrap(),
-            renewals.0.load(Ordering::SeqCst),
-        );
-        assert!(comes_true(|| renewals.0.load(Ordering::SeqCst) >= first + 5));
-        let asked = calls(&mut conn, "evalsha").unwrap() - before;
-        let renewed = renewals.0.load(Ordering::SeqCst) - first;
-        assert!(
-            asked <= renewed + 2,
-            "{asked} commands for {renewed} renewals"
-        );
-    });
-}
-
 /// A server that accepts this many connections besides `conn`.
 fn with_room_for(connections: u32) -> (Server, Connection) {
     let server = Server::start().unwrap();
@@ -391,21 +351,6 @@ fn with_room_for(connections: u32) -> (Server, Connection) {
 fn connections(conn: &mut Connection) -> usize {
     let list: String = redis::cmd("CLIENT").arg("LIST").query(conn).unwrap();
     list.lines().count()
-}
-
-/// One for the pool and one for the watchdog: no thread waits for a notification.
-#[test]
-fn two_connections_suffice_to_renew_a_lease() {
-    unless_halted(|| {
-        let (server, _conn) = with_room_for(2);
-        let locks = Locks::connect(&server.url())
-            .unwrap()
-            .with(Options::new().lease(1_000 * MS));
-        let lease = locks.lock("a").acquire(LONG).unwrap();
-        thread::sleep(1_500 * MS);
-        lease.verify().unwrap();
-        lease.release().unwrap();
-    });
 }
 
 /// A waiting thread needs a connection too. The listener's gives way to the watchdog's.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use leasehold::{
-    Error, ErrorContext, Keep, Lease, Leases, Locks, MarketLock, Options, Owner, Pool, Result,
-    Token, Watchdog, acquire_fair_semaphore, acquire_lock, acquire_lock_with_timeout,
-    acquire_semaphore, acquire_semaphore_with_lock,
+    Error, ErrorContext, Keep, Leases, Locks, MarketLock, Options, Owner, Pool, Result, Token,
+    Watchdog, acquire_fair_semaphore, acquire_lock, acquire_lock_with_timeout, acquire_semaphore,
+    acquire_semaphore_with_lock,
     book::article::one_hash,
     commit_while_held, list_item, list_item_with_lock, list_item_with_market_lock, purchase_item,
     purchase_item_with_lock, purchase_item_with_market_lock,
@@ -19,9 +19,12 @@ use leasehold::{
 };
 use redis::{Connection, Pipeline};
 
-use crate::common::{LONG, MS, Server, hold::every_kind};
+use crate::common::{
+    LONG, MS, Server,
+    hold::{CALLS, every_kind},
+};
 
-type Way<T> = (&'static str, fn(T) -> Result<()>);
+type Way = (&'static str, fn(Leases) -> Result<()>);
 type Named<'a> = (&'a mut Connection, &'a str, &'a Token);
 type LocksWay = (&'static str, fn((&Locks, &str)) -> Result<()>);
 type PlainWay = (&'static str, fn(Named<'_>) -> Result<()>);
@@ -132,28 +135,7 @@ fn of_a_lock_without_a_server_or_with_an_invalid_name_or_option() {
 
 #[test]
 fn of_a_lease_whose_server_is_gone() {
-    let ways: [Way<Lease>; 8] = [
-        ("Lease::verify", |lease| lease.verify()),
-        ("Lease::renew", |lease| lease.renew(LONG)),
-        ("Lease::commit", |lease| lease.commit(incr)),
-        ("Lease::commit_returning", |lease| {
-            lease.commit_returning::<(u64,)>(incr).map(drop)
-        }),
-        ("Lease::commit_once", |lease| {
-            lease.commit_once("id", LONG, incr).map(drop)
-        }),
-        ("Lease::commit_and_release", |lease| {
-            lease.commit_and_release(incr)
-        }),
-        ("Lease::transaction", |lease| {
-            lease.transaction(&[], |_, pipe| {
-                incr(pipe);
-                Ok(())
-            })
-        }),
-        ("Lease::release", |lease| lease.release()),
-    ];
-    let of_sets: [Way<Leases>; 3] = [
+    let of_sets: [Way; 3] = [
         ("Leases::commit", |leases| leases.commit(incr)),
         ("Leases::transaction", |leases| {
             leases.transaction(&[], |_, pipe| {
@@ -173,7 +155,8 @@ fn of_a_lease_whose_server_is_gone() {
         let set = locks.all_of([way]);
         (way, set.acquire(LONG).unwrap(), call)
     });
-    let leases = ways.map(|(way, call)| {
+    let leases = CALLS.map(|(call_name, call)| {
+        let way = format!("Lease::{call_name}");
         let kinds = every_kind(&locks).map(|lock| {
             // Each kind once for each way.
             let name = format!("{way}-{}", lock.name());
@@ -191,7 +174,8 @@ fn of_a_lease_whose_server_is_gone() {
     for (way, kinds, call) in leases {
         for lease in kinds {
             let name = lease.name().to_owned();
-            assert_eq!(named(way, call(lease)), (way.into(), name));
+            let expected = (way.clone(), name);
+            assert_eq!(named(&way, call(lease).0), expected);
         }
     }
     for (way, leases, call) in sets {

@@ -140,10 +140,3 @@ fn two_threads_that_wait_alone_share_the_lock_fairly() {
     let mut shares = (0..8).map(|_| least_share(1, 1_000 * MS, LONG));
     assert!(shares.any(|share| share >= 0.4));
 }
-
-#[test]
-#[ignore = "ten seconds, and needs an idle machine: cargo test --release --test locks two_processes -- --ignored"]
-fn two_processes_share_a_lock_fairly() {
-    let share = least_share(8, 10_000 * MS, 50 * MS);
-    assert!(share >= 0.35, "a share of {share:.3}");
-}

@@ -11,7 +11,7 @@ use redis::Commands;
 
 use crate::common::{
     LONG, MS, Server,
-    hold::comes_true,
+    hold::{CALLS, comes_true},
     wait::{at_once, unless_halted},
 };
 
@@ -92,66 +92,36 @@ fn bench(log: Log, options: Options) -> Bench {
 const TAKEN_AWAY: HoldEnd = HoldEnd::Lost(LostReason::TakenAway);
 
 /// Calls its argument, which deletes the lock, and then finds the loss.
-type Finder = fn(Lease, &dyn Fn());
+type Finder = Box<dyn Fn(Lease, &dyn Fn())>;
+type Other = fn(Lease, &dyn Fn());
 
-const FINDERS: [(&str, Finder); 10] = [
-    ("release", |lease, harm| {
-        harm();
-        lease.release().unwrap_err();
-    }),
-    ("drop", |lease, harm| {
-        harm();
-        drop(lease);
-    }),
-    ("verify", |lease, harm| {
-        harm();
-        lease.verify().unwrap_err();
-    }),
-    ("renew", |lease, harm| {
-        harm();
-        lease.renew(LONG).unwrap_err();
-    }),
-    ("commit", |lease, harm| {
-        harm();
-        lease
-            .commit(|pipe| {
-                pipe.set("a", 1);
-            })
-            .unwrap_err();
-    }),
-    ("commit_once", |lease, harm| {
-        harm();
-        let commit = lease.commit_once("id", LONG, |pipe| {
-            pipe.set("a", 1);
-        });
-        commit.unwrap_err();
-    }),
-    ("transaction", |lease, harm| {
-        harm();
-        let done = lease.transaction(&[], |_, pipe| {
-            pipe.set("a", 1);
-            Ok(())
-        });
-        done.unwrap_err();
-    }),
-    ("commit_and_release", |lease, harm| {
-        harm();
-        let done = lease.commit_and_release(|pipe| {
-            pipe.set("a", 1);
-        });
-        done.unwrap_err();
-    }),
-    ("the callback thread", |lease, harm| {
-        thread::sleep(150 * MS);
-        harm();
-        assert!(lease.lost().wait_for(LONG));
-    }),
-    ("detach, after a look", |lease, harm| {
-        harm();
-        lease.verify().unwrap_err();
-        let _ = lease.detach();
-    }),
-];
+fn finders() -> Vec<(&'static str, Finder)> {
+    let calls = CALLS.map(|(name, call)| {
+        let find = move |lease, harm: &dyn Fn()| {
+            harm();
+            call(lease).0.unwrap_err();
+        };
+        (name, Box::new(find) as Finder)
+    });
+    let others: [(&str, Other); 3] = [
+        ("drop", |lease, harm| {
+            harm();
+            drop(lease);
+        }),
+        ("the callback thread", |lease, harm| {
+            thread::sleep(150 * MS);
+            harm();
+            assert!(lease.lost().wait_for(LONG));
+        }),
+        ("detach, after a look", |lease, harm| {
+            harm();
+            lease.verify().unwrap_err();
+            let _ = lease.detach();
+        }),
+    ];
+    let others = others.map(|(name, find)| (name, Box::new(find) as Finder));
+    calls.into_iter().chain(others).collect()
+}
 
 #[test]
 fn a_loss_event_comes_once_and_before_the_end_event() {
@@ -171,7 +141,7 @@ fn a_loss_event_comes_once_and_before_the_end_event() {
         let harm = || {
             let () = server.connection().unwrap().del("lock:a").unwrap();
         };
-        for (number, (finder, find)) in (1..).zip(FINDERS) {
+        for (number, (finder, find)) in (1..).zip(finders()) {
             let lease = locks.lock("a").acquire(LONG).unwrap();
             find(lease, &harm);
             let is_told =
@@ -188,7 +158,7 @@ fn a_loss_event_comes_once_and_before_the_end_event() {
             Ok::<_, Error>(())
         });
         assert!(matches!(once, Ok(Once::Ran(ran)) if ran.released.is_err()));
-        let all = FINDERS.len() + 2;
+        let all = finders().len() + 2;
         assert!(comes_true(|| log.times("lost TakenAway") >= all));
         drop((lock, locks));
         thread::sleep(150 * MS); // its threads end: no events from now on

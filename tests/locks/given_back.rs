@@ -453,30 +453,9 @@ fn the_loss_of_a_held_lock_of_any_kind_ends_the_wait_for_the_next() {
     });
 }
 
-/// Not only that for its last lock.
-#[test]
-fn a_set_that_is_busy_tells_its_whole_wait() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let mut conn = server.connection().unwrap();
-        let locks = crate::connect(&server.url());
-        let () = conn.pset_ex("lock:p", "someone", 700).unwrap();
-        let () = conn.set("lock:q", "someone").unwrap();
-        let error = locks.all_of(["p", "q"]).acquire(1_000 * MS).unwrap_err();
-        let Error::Contended {
-            context, waited, ..
-        } = &error
-        else {
-            panic!("{error:?}");
-        };
-        assert_eq!(context.lock, "q");
-        assert!(waited.is_some_and(|waited| waited >= 1_000 * MS), "{error}");
-    });
-}
-
 /// `release` and a drop give back as a set does that is not acquired.
 #[test]
-fn a_set_is_released_in_one_write() {
+fn a_set_is_acquired_in_one_write_and_released_in_another() {
     type Way = fn(Leases) -> Result<()>;
     let ways: [Way; 2] = [Leases::release, |leases| {
         drop(leases);
@@ -484,8 +463,9 @@ fn a_set_is_released_in_one_write() {
     }];
     at_once(ways, |way| {
         let mut bench = Bench::new(crate::options());
-        let leases = LockSet::of(every_kind(&bench.locks)).acquire(LONG).unwrap();
-        bench.proxy.take_bursts();
+        let set = LockSet::of(every_kind(&bench.locks));
+        let (leases, traffic) = bench.proxy.traffic_of(|| set.acquire(LONG).unwrap());
+        assert_eq!((traffic.round_trips, traffic.commands.len()), (1, 6));
         let (released, traffic) = bench.proxy.traffic_of(|| way(leases));
         released.unwrap();
         assert_eq!((traffic.round_trips, traffic.commands.len()), (1, 6));

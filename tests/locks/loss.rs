@@ -1,7 +1,6 @@
 //! A lease never reports *held* for too long, and never touches another holder's lock.
 
 use std::{
-    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -13,7 +12,7 @@ use leasehold::{
 use redis::Commands;
 
 use crate::common::{
-    LONG, MS, Proxy, SLACK, Server,
+    LONG, MS, SLACK, Server,
     hold::{comes_true, every_kind},
     wait::{PATIENCE, at_once, unless_halted},
 };
@@ -179,70 +178,6 @@ fn a_renewal_by_hand_lengthens_and_never_shortens() {
     });
 }
 
-#[test]
-fn a_commit_writes_only_while_the_lock_is_held() {
-    unless_halted(|| {
-        let mut bench = bench();
-        for lock in every_kind(&bench.locks) {
-            let lease = lock.acquire(LONG).unwrap();
-            let written: (i64,) = lease
-                .commit_returning(|pipe| {
-                    pipe.cmd("INCR").arg("written");
-                })
-                .unwrap();
-            assert!(written.0 > 0);
-            let other = bench.server.connection().unwrap();
-            take_away(other, lock.name());
-            let refused: Result<(i64,), _> = lease.commit_returning(|pipe| {
-                pipe.cmd("INCR").arg("written");
-            });
-            assert!(is_lost(&refused), "{lock:?}");
-        }
-        assert_eq!(bench.conn.get::<_, i64>("written").unwrap(), 6);
-    });
-}
-
-fn take_away(mut conn: redis::Connection, name: &str) {
-    let () = conn.del(format!("lock:{name}")).unwrap();
-}
-
-#[test]
-fn a_commit_survives_a_renewal_in_between() {
-    unless_halted(|| {
-        let mut bench = bench();
-        let proxy = Proxy::in_front_of(&bench.server).unwrap();
-        let lease = crate::connect(&proxy.url())
-            .write("a")
-            .acquire(LONG)
-            .unwrap();
-        let mut other = bench.server.connection().unwrap();
-        proxy.at("MULTI").run(move || {
-            let () = other.pexpire("lock:a", 15_000).unwrap();
-        });
-        let written: (i64,) = lease
-            .commit_returning(|pipe| {
-                pipe.cmd("INCR").arg("written");
-            })
-            .unwrap();
-        assert!(proxy.happened());
-        assert_eq!(written, (1,));
-        assert_eq!(bench.conn.get::<_, i64>("written").unwrap(), 1);
-    });
-}
-
-#[test]
-fn a_lease_moves_to_another_thread_and_ends_there() {
-    unless_halted(|| {
-        let bench = bench();
-        let (send, receive) = mpsc::channel::<Lease>();
-        let ending = thread::spawn(move || receive.recv().unwrap().release());
-        send.send(bench.locks.lock("a").acquire(LONG).unwrap())
-            .unwrap();
-        ending.join().unwrap().unwrap();
-        assert!(bench.locks.lock("a").try_acquire().unwrap().is_some());
-    });
-}
-
 fn a_lock_that_is_left_is_its_tokens_holders() {
     let mut bench = bench();
     let lock = bench
@@ -258,43 +193,6 @@ fn a_lock_that_is_left_is_its_tokens_holders() {
     let (_, left) = lock.acquire(LONG).unwrap().detach();
     thread::sleep(left);
     assert!(comes_true(|| lock.try_acquire().unwrap().is_some()));
-}
-
-#[test]
-fn an_owner_enters_again_and_releases_as_often() {
-    unless_halted(|| {
-        let bench = bench();
-        let lock = bench.locks.reentrant("a");
-        let outer = lock.acquire(LONG).unwrap();
-        thread::scope(|scope| {
-            let other = scope.spawn(|| {
-                assert!(lock.try_acquire().unwrap().is_none());
-                lock.acquire(LONG).unwrap().release().unwrap();
-            });
-            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
-            let inner = lock.acquire(LONG).unwrap();
-            assert_eq!(inner.fencing_token(), outer.fencing_token());
-            inner.release().unwrap();
-            assert!(outer.is_held() && !other.is_finished());
-            outer.release().unwrap();
-            other.join().unwrap();
-        });
-    });
-}
-
-#[test]
-fn a_key_that_is_not_a_lock_is_reported() {
-    unless_halted(|| {
-        let mut bench = bench();
-        for key in ["lock:a", "{lock:a}:lease"] {
-            let () = bench.conn.set(key, "text").unwrap();
-            let refused = bench.locks.write("a").acquire(LONG);
-            assert!(matches!(refused, Err(Error::WrongKind { .. })), "{key}");
-            let text = refused.unwrap_err().to_string();
-            assert!(text.contains(&format!("`{key}`")), "{text}");
-            let () = bench.conn.del(key).unwrap();
-        }
-    });
 }
 
 #[test]

@@ -446,47 +446,6 @@ fn assert_names_the_mark(error: &Error) {
     assert_eq!(after, format!("`{MARK}`"), "{text}");
 }
 
-/// Whatever the period of the earlier run was.
-#[test]
-fn the_period_of_the_later_call_decides() {
-    unless_halted(|| {
-        let (_server, lock, mut conn) = start();
-        let longest = 31 * DAY;
-        let cases = [
-            (2_500 * MS, 20 * HOUR, "has been run"),
-            (19 * HOUR, 20 * HOUR, "has been run"),
-            (21 * HOUR, 20 * HOUR, "run"),
-            (6 * DAY, 7 * DAY, "has been run"),
-            (longest.saturating_sub(HOUR), longest, "has been run"),
-            (longest + HOUR, longest, "run"),
-        ];
-        for earlier in [MS, 1_000 * MS, 20 * HOUR, longest] {
-            // The mark of an earlier run does not matter, nor that there is one.
-            for (ago, later, then) in cases {
-                thread::sleep(2 * MS);
-                grow_older(&mut conn, 32 * DAY);
-                assert_eq!(once(&lock, earlier), "run");
-                grow_older(&mut conn, ago);
-                assert_eq!(once(&lock, later), then, "{earlier:?} {ago:?} {later:?}");
-            }
-        }
-        // No mark stays forever.
-        let left: u64 = conn.pttl(MARK).unwrap();
-        assert!(Duration::from_millis(left) < longest + 2 * DAY, "{left}");
-    });
-}
-
-/// Makes the mark as it will be after this time.
-fn grow_older(conn: &mut Connection, by: Duration) {
-    let left: i64 = conn.pttl(MARK).unwrap();
-    if left > 0 {
-        let by = i64::try_from(by.as_millis()).unwrap();
-        let at: i64 = conn.hget(MARK, "at").unwrap();
-        let () = conn.hset(MARK, "at", at - by).unwrap();
-        let _: bool = conn.pexpire(MARK, left - by).unwrap();
-    }
-}
-
 #[test]
 fn a_mark_is_written_whole_or_not_at_all() {
     let commands = [
@@ -531,30 +490,6 @@ fn a_mark_is_written_whole_or_not_at_all() {
             assert!(left > 20_000 || after.is_empty(), "{left} {what}");
             assert!(is != "run" || is_free(&mut conn), "{what}");
         }
-    });
-}
-
-#[test]
-fn losing_another_lease_during_a_run_does_not_repeat_it() {
-    unless_halted(|| {
-        let (server, lock, mut conn) = start();
-        let other = crate::connect(&server.url()).lock("b");
-        let lost = other.acquire(LONG).unwrap();
-        let () = conn.del("lock:b").unwrap();
-        assert!(lost.lost().wait_for(LONG));
-        let done = lock.run_once(HOUR, LONG, |lease| {
-            let tried: Result<()> = lease.transaction(&["k"], |conn, pipe| {
-                let _: Option<i64> = conn.get("k")?;
-                lost.check()?;
-                pipe.set("k", 1);
-                Ok(())
-            });
-            assert!(tried.is_err());
-            // The work ignores the error.
-            Ok::<_, Error>(())
-        });
-        assert_eq!(outcome(&done), "run");
-        assert_eq!(once(&lock, HOUR), "has been run");
     });
 }
 

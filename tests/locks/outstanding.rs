@@ -13,7 +13,7 @@ use leasehold::{
 use redis::{Commands, Connection};
 
 use crate::common::{
-    LONG, MS, Proxy, SLACK, Server, clients,
+    LONG, MS, Proxy, Server, clients,
     hold::{comes_true, every_kind},
     locks::quick,
     wait::{at_once, calls, tracked_keys, unless_halted},
@@ -100,29 +100,6 @@ fn a_commit_without_an_answer_never_runs_in_the_next_turn() {
     });
 }
 
-#[test]
-fn an_answered_commit_does_not_prevent_a_hand_over() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let mut conn = server.connection().unwrap();
-        earlier_hold(&server);
-        let options = Options::new().hand_over(100, LONG);
-        let lock = crate::connect(&server.url()).lock("a").with(options);
-        let first = lock.acquire(LONG).unwrap();
-        thread::scope(|scope| {
-            let waiter = scope.spawn(|| lock.acquire(LONG).unwrap());
-            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
-            let set = |pipe: &mut redis::Pipeline| _ = pipe.set("value", 1);
-            first.commit(set).unwrap();
-            let before = calls(&mut conn, "del").unwrap();
-            first.release().unwrap();
-            let second = waiter.join().unwrap();
-            assert_eq!(calls(&mut conn, "del").unwrap(), before);
-            drop(second);
-        });
-    });
-}
-
 fn a_renewal_without_an_answer_is_in_doubt_and_its_lock_is_not_handed_over() {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
@@ -175,24 +152,6 @@ fn a_renewal_without_an_answer_leaves_no_lock_behind() {
     assert!(conn.exists::<_, bool>("lock:a").unwrap());
     allow_scripts(&mut conn, true);
     assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
-}
-
-#[test]
-fn a_refused_release_is_repeated_until_the_server_allows_it() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let mut conn = server.connection().unwrap();
-        let locks = impatient(&server.url(), LONG);
-        let lease = locks.lock("a").acquire(LONG).unwrap();
-        allow_scripts(&mut conn, false);
-        let released = lease.release();
-        assert!(matches!(released, Err(Error::Redis { .. })), "{released:?}");
-        thread::sleep(700 * MS); // It was retried and refused.
-        allow_scripts(&mut conn, true);
-        let allowed = Instant::now();
-        assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
-        assert!(allowed.elapsed() < 1_750 * MS + SLACK);
-    });
 }
 
 fn what_a_server_takes_for_us_after_a_halt_longer_than_the_lease_is_given_back() {
@@ -334,51 +293,5 @@ fn a_resent_renewal_prevents_a_hand_over() {
             assert_eq!(calls(&mut conn, "del").unwrap(), before + 1);
             drop(second);
         });
-    });
-}
-
-#[test]
-fn a_grant_answered_after_its_lease_is_released_once() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let proxy = Proxy::in_front_of(&server).unwrap();
-        let mut conn = server.connection().unwrap();
-        let locks = impatient(&proxy.url(), LONG);
-        let lock = locks.lock("a").with(Options::new().lease(100 * MS));
-        let mut scripts =
-            || calls(&mut conn, "evalsha").unwrap() + calls(&mut conn, "eval").unwrap();
-        let before = scripts();
-        proxy.at("EVALSHA").about("lock:a").delay(200 * MS);
-        let late = lock.try_acquire();
-        assert!(matches!(late, Err(Error::Unknown { .. })), "{late:?}");
-        assert!(comes_true(|| scripts() >= before + 2));
-        thread::sleep(600 * MS);
-        assert_eq!(scripts(), before + 2);
-    });
-}
-
-#[test]
-fn the_holders_own_renewal_respects_max_hold() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let mut conn = server.connection().unwrap();
-        let longest = Duration::from_secs(4);
-        let options = Options::new().max_hold(longest);
-        let locks = crate::connect(&server.url()).with(options);
-        for lock in every_kind(&locks) {
-            let lease = lock.acquire(LONG).unwrap();
-            // The length is checked before it is cut to the limit.
-            let too_long = lease.renew(100 * HOUR);
-            assert!(
-                matches!(too_long, Err(Error::Invalid { .. })),
-                "{too_long:?}"
-            );
-            lease.renew(HOUR).unwrap();
-            let ours = lease.remaining();
-            assert!(ours <= longest && ours + 2 * SLACK > longest, "{ours:?}");
-            let key = format!("lock:{}", lock.name());
-            let left: i64 = conn.pttl(&key).unwrap();
-            assert!((2_500..=4_010).contains(&left), "{lock:?} {left} ms");
-        }
     });
 }

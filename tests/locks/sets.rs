@@ -3,16 +3,16 @@
 use std::{
     sync::{Arc, Mutex},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use leasehold::{Cancel, Error, Leases, LockSet, Locks, LostReason, Options};
+use leasehold::{Error, Leases, LockSet, Locks, LostReason, Options};
 use redis::Commands;
 
 use crate::{
     common::{
-        LONG, MS, Proxy, SLACK, Server,
-        hold::{comes_true, every_kind, leave_the_watchdog_alone},
+        LONG, MS, Server,
+        hold::{comes_true, every_kind},
         wait::unless_halted,
     },
     waiting::waiting,
@@ -113,47 +113,6 @@ fn held_locks_are_renewed_while_the_next_is_awaited() {
     });
 }
 
-/// It is not renewed, so it expires before the other one is free.
-#[test]
-fn a_lock_lost_while_waiting_for_another_ends_the_wait_and_none_is_held() {
-    unless_halted(|| {
-        let (_server, locks, mut conn) = bench();
-        let held = locks.lock("b").acquire(LONG).unwrap();
-        let short = Options::new().lease(200 * MS).renewal(false);
-        let set = LockSet::of([locks.lock("b"), locks.lock("a").with(short)]);
-        let asked = Instant::now();
-        let error = set.acquire(LONG).unwrap_err();
-        assert!(asked.elapsed() < 450 * MS + SLACK, "{:?}", asked.elapsed());
-        assert!(matches!(error, Error::Lost { .. }), "{error:?}");
-        assert!(error.context().is_some_and(|context| context.lock == "a"));
-        assert_eq!(keys(&mut conn), ["lock:b"]);
-        held.release().unwrap();
-    });
-}
-
-#[test]
-fn an_invalid_set_is_refused_before_anything_is_sent() {
-    let locks = Locks::connect("redis://127.0.0.1:1/").unwrap();
-    let other_prefix = locks.with(Options::new().prefix("lock:a"));
-    let sets = [
-        (locks.all_of([""; 0]), "empty"),
-        (locks.all_of(["a", "b", "a"]), "`a` appears twice"),
-        (LockSet::of([locks.lock("a"), locks.read("a")]), "twice"),
-        (
-            LockSet::of([locks.lock("ab"), other_prefix.lock("b")]),
-            "twice",
-        ),
-        (locks.all_of(["a", "b:lease"]), ":lease"),
-    ];
-    for (set, reason) in sets {
-        for refused in [set.try_acquire().map(drop), set.acquire(MS).map(drop)] {
-            let error = refused.unwrap_err();
-            assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
-            assert!(error.to_string().contains(reason), "{error}");
-        }
-    }
-}
-
 #[test]
 fn a_loss_names_its_lock_and_the_others_are_released() {
     unless_halted(|| {
@@ -180,114 +139,6 @@ fn a_loss_names_its_lock_and_the_others_are_released() {
         };
         assert_eq!(context.lock, "b, c");
         assert_eq!(keys(&mut conn), [""; 0]);
-    });
-}
-
-#[test]
-fn a_commit_writes_only_while_all_locks_are_held() {
-    unless_halted(|| {
-        let (_server, locks, mut conn) = bench();
-        let locks = locks.with(Options::new().hand_over(0, Duration::ZERO));
-        let set = LockSet::of([locks.lock("a"), locks.read("b"), locks.semaphore("c", 2)]);
-        let leases = set.acquire(LONG).unwrap();
-        leases.commit(|pipe| _ = pipe.incr("balance", 1)).unwrap();
-        let moved = leases.transaction(&["other"], |conn, pipe| {
-            let balance: i64 = conn.get("balance")?;
-            pipe.set("balance", balance + 1);
-            Ok(balance)
-        });
-        assert_eq!(moved.unwrap(), 1);
-        for lost in ["a", "b", "c"] {
-            let set = LockSet::of([locks.lock("a2"), locks.read("b2"), locks.semaphore("c2", 2)]);
-            let leases = set.acquire(LONG).unwrap();
-            let key = format!("lock:{lost}2");
-            // The client is not notified: the server does not track reads of this connection.
-            let () = conn.del(&key).unwrap();
-            let error = leases
-                .commit(|pipe| _ = pipe.incr("balance", 1))
-                .unwrap_err();
-            let named = format!("{lost}2");
-            let is_named = matches!(&error, Error::Lost { context, .. } if context.lock == named);
-            assert!(is_named, "{error:?}");
-            let never = leases.transaction(&[], |_, pipe| Ok(_ = pipe.incr("balance", 1)));
-            assert!(matches!(never, Err(Error::Lost { .. })), "{never:?}");
-        }
-        assert_eq!(conn.get::<_, i64>("balance").unwrap(), 2);
-        leases.release().unwrap();
-    });
-}
-
-#[test]
-fn free_locks_cost_one_round_trip_and_their_release_another() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let proxy = Proxy::in_front_of(&server).unwrap();
-        let locks = Locks::connect(&proxy.url()).unwrap();
-        let mut conn = server.connection().unwrap();
-        leave_the_watchdog_alone(&proxy, &locks, &mut conn);
-        let set = locks.all_of(["a", "b", "c", "d", "e"]);
-        set.acquire(LONG).unwrap().release().unwrap();
-        let (leases, traffic) = proxy.traffic_of(|| set.acquire(LONG).unwrap());
-        assert_eq!(traffic.round_trips, 1);
-        let ((), traffic) = proxy.traffic_of(|| leases.release().unwrap());
-        assert_eq!(traffic.round_trips, 1);
-    });
-}
-
-#[test]
-fn a_cancel_ends_the_wait_for_a_set_and_none_is_held() {
-    unless_halted(|| {
-        let (_server, locks, mut conn) = bench();
-        let cancel = Cancel::new();
-        let set = locks.all_of(BOTH).with(Options::new().cancel(&cancel));
-        let held = locks.lock("b").acquire(LONG).unwrap();
-        thread::scope(|scope| {
-            let waiter = scope.spawn(|| set.acquire(LONG).unwrap_err());
-            assert!(comes_true(|| waiting(&locks.lock("b")) == 1));
-            cancel.cancel();
-            let error = waiter.join().unwrap();
-            assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
-        });
-        assert_eq!(keys(&mut conn), ["lock:b"]);
-        held.release().unwrap();
-    });
-}
-
-/// All drops share one time-out.
-#[test]
-fn dropping_all_beside_a_silent_server_takes_one_timeout() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let locks = Locks::connect(&server.url()).unwrap();
-        let options = Options::new().drop_timeout(400 * MS);
-        let set = locks.all_of(["a", "b", "c", "d", "e", "f"]).with(options);
-        let leases = set.acquire(LONG).unwrap();
-        server.freeze().unwrap();
-        let asked = Instant::now();
-        drop(leases);
-        let took = asked.elapsed();
-        assert!(took >= 400 * MS && took < 400 * MS + SLACK, "{took:?}");
-        server.thaw().unwrap();
-    });
-}
-
-/// The order of a set does not cover a lock acquired while the set is held.
-#[test]
-fn a_single_lock_within_a_set_can_deadlock_until_the_shorter_wait_ends() {
-    unless_halted(|| {
-        let (server, ours, _conn) = bench();
-        let theirs = crate::connect(&server.url());
-        let set = ours.all_of(BOTH).acquire(LONG).unwrap();
-        let single = theirs.lock("c").acquire(LONG).unwrap();
-        thread::scope(|scope| {
-            let waiter = scope.spawn(|| theirs.all_of(BOTH).acquire(6 * LONG));
-            let error = ours.lock("c").acquire(400 * MS).unwrap_err();
-            assert!(matches!(&error, Error::Contended { context, .. } if context.lock == "c"));
-            assert!(!waiter.is_finished());
-            set.release().unwrap();
-            waiter.join().unwrap().unwrap().release().unwrap();
-        });
-        single.release().unwrap();
     });
 }
 

@@ -12,8 +12,7 @@ use std::{
 
 use leasehold::{
     Error, Lease, Locks, Options, Pool, RenewalState, Result, WatchedConnection,
-    acquire_lock_with_timeout, release_lock, transaction_while_held, transaction_with_lock,
-    with_lock,
+    acquire_lock_with_timeout, release_lock, transaction_with_lock, with_lock,
 };
 use redis::{Client, Commands, Connection, ConnectionLike, Pipeline};
 
@@ -61,77 +60,6 @@ fn assert_nothing_is_watched(pool: &Pool, other: &mut Connection, keys: &[&str])
     assert_eq!(answer, Some((1,)));
 }
 
-/// A shop in which users have a hash with stock and debts, and orders are locked, not users.
-#[test]
-fn eight_threads_overdraw_no_account_and_lose_no_money() {
-    const USERS: u32 = 4;
-    const ORDERS: usize = 200;
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let mut conn = server.connection().unwrap();
-        for user in 0..USERS {
-            let () = conn.hset(format!("user:{user}"), "cents", 150).unwrap();
-        }
-        let locks = crate::connect(&server.url());
-        let refused = AtomicU32::new(0);
-        thread::scope(|scope| {
-            for number in 0..8_u32 {
-                let (locks, refused, server) = (&locks, &refused, &server);
-                scope.spawn(move || {
-                    let payer = format!("user:{}", number % USERS);
-                    let mut own = server.connection().unwrap();
-                    for order in 0..ORDERS {
-                        let lock = format!("order:{number}:{order}");
-                        let step = u32::try_from(order % 3).unwrap();
-                        let seller = format!("user:{}", (number + 1 + step) % USERS);
-                        let price = i64::try_from(order * 7 % 90 + 10).unwrap();
-                        let mut pay = |conn: &mut WatchedConnection<'_>, pipe: &mut Pipeline| {
-                            let funds: i64 = conn.hget(&payer, "cents")?;
-                            if payer == seller || funds < price {
-                                return Ok(false);
-                            }
-                            // Long enough for the same user's other thread to decide too.
-                            thread::sleep(MS / 2);
-                            pipe.hincr(&payer, "cents", -price);
-                            pipe.hincr(&seller, "cents", price);
-                            Ok(true)
-                        };
-                        let keys: [&str; 1] = [&payer];
-                        let paid = match order % 3 {
-                            0 => {
-                                let lease = locks.lock(&lock).acquire(LONG).unwrap();
-                                let paid = lease.transaction(&keys, pay).unwrap();
-                                lease.release().unwrap();
-                                paid
-                            }
-                            1 => {
-                                transaction_with_lock(&mut own, &lock, LONG, LONG, &keys, &mut pay)
-                                    .unwrap()
-                                    .unwrap()
-                            }
-                            _ => with_lock(&mut own, &lock, LONG, LONG, |own, token| {
-                                transaction_while_held(own, &lock, token, &keys, &mut pay)
-                            })
-                            .unwrap()
-                            .unwrap()
-                            .unless_lost()
-                            .unwrap()
-                            .unwrap(),
-                        };
-                        refused.fetch_add(u32::from(!paid), Ordering::Relaxed);
-                    }
-                });
-            }
-        });
-        let left: Vec<i64> = (0..USERS)
-            .map(|user| conn.hget(format!("user:{user}"), "cents").unwrap())
-            .collect();
-        assert!(left.iter().all(|cents| *cents >= 0), "overdrawn: {left:?}");
-        assert_eq!(left.iter().sum::<i64>(), i64::from(USERS) * 150);
-        assert!(refused.into_inner() > 0, "no user ever lacked money");
-    });
-}
-
 /// Pays while another thread changes the wallet. Returns the result, the final balance and the
 /// number of attempts.
 fn pays_while_another_changes(times: u32) -> (Result<bool>, i64, u32) {
@@ -173,52 +101,6 @@ fn it_does_not_restart_for_ever() {
     let (paid, left, attempts) = pays_while_another_changes(u32::MAX);
     assert!(matches!(paid, Err(Error::Contended { .. })), "{paid:?}");
     assert!(left == 12 && attempts > 2, "{left}, {attempts}");
-}
-
-#[test]
-fn it_runs_under_every_kind_of_lock_and_not_after_a_loss() {
-    unless_halted(|| {
-        let mut bench = bench();
-        let () = bench.conn.set("wallet", 100).unwrap();
-        for lock in every_kind(&bench.locks) {
-            let lease = lock.acquire(LONG).unwrap();
-            assert!(
-                lease.transaction(&["wallet"], take_five).unwrap(),
-                "{lock:?}"
-            );
-            let () = bench.conn.del(format!("lock:{}", lock.name())).unwrap();
-            let mut saw_a_value = false;
-            let lost = lease.transaction(&["wallet"], |conn, pipe| {
-                // Even if the closure ignores errors.
-                saw_a_value |= conn.get::<_, i64>("wallet").is_ok();
-                pipe.decr("wallet", 5);
-                Ok(())
-            });
-            assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
-            let text = lost.unwrap_err().to_string();
-            assert!(text.starts_with("Lease::transaction "), "{text}");
-            assert!(!saw_a_value && !lease.is_held());
-        }
-        assert_eq!(bench.conn.get::<_, i64>("wallet").unwrap(), 70);
-    });
-}
-
-#[test]
-fn a_lock_lost_between_reading_and_writing_is_noticed() {
-    unless_halted(|| {
-        let mut bench = bench();
-        let () = bench.conn.set("wallet", 100).unwrap();
-        let lease = bench.locks.lock("a").acquire(LONG).unwrap();
-        let mut other = bench.server.connection().unwrap();
-        let lost = lease.transaction(&[], |conn, pipe| {
-            let read = take_five(conn, pipe);
-            let () = other.set("lock:a", "somebody else").unwrap();
-            read
-        });
-        assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
-        assert_eq!(bench.conn.get::<_, i64>("wallet").unwrap(), 100);
-        assert_nothing_is_watched(&bench.pool, &mut bench.conn, &["lock:a"]);
-    });
 }
 
 /// A way for a transaction to end.

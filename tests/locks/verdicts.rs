@@ -14,7 +14,7 @@ use redis::{Commands, Connection};
 
 use crate::common::{
     MS, Proxy, Server,
-    hold::every_kind,
+    hold::{CALLS, Call, every_kind},
     wait::{at_once, comes_true, tracked_keys, unless_halted},
 };
 
@@ -25,42 +25,14 @@ type Result<T = ()> = std::result::Result<T, Error>;
 type Harm = fn(&mut Connection, &str);
 type Write = fn(&Leases) -> Result;
 
-/// Asks the server about the hold. `Some`: the lease goes on.
-type Ask = fn(Lease) -> (Result, Option<Lease>);
-
-const ASKERS: [(&str, Ask); 8] = [
-    ("verify", |lease| (lease.verify(), Some(lease))),
-    ("renew", |lease| (lease.renew(LONG), Some(lease))),
-    ("commit", |lease| {
-        (
-            lease.commit(|pipe| _ = pipe.incr("written", 1)),
-            Some(lease),
-        )
-    }),
-    ("commit_once", |lease| {
-        let written = lease.commit_once("id", LONG, |pipe| _ = pipe.incr("written", 1));
-        (written.map(drop), Some(lease))
-    }),
-    ("transaction", |lease| {
-        let written = lease.transaction(&[], |conn, pipe| {
-            let _: Option<u64> = conn.get("written")?;
-            pipe.incr("written", 1);
-            Ok(())
-        });
-        (written, Some(lease))
-    }),
-    ("commit_and_release", |lease| {
-        (
-            lease.commit_and_release(|pipe| _ = pipe.incr("written", 1)),
-            None,
-        )
-    }),
-    ("release", |lease| (lease.release(), None)),
-    ("the watchdog", |lease| {
+/// Everybody who asks the server about a hold.
+fn askers() -> impl Iterator<Item = (&'static str, Call)> {
+    let watchdog: Call = |lease| {
         assert!(lease.lost().wait_for(LONG));
         (lease.check(), Some(lease))
-    }),
-];
+    };
+    CALLS.into_iter().chain([("the watchdog", watchdog)])
+}
 
 #[derive(Default)]
 struct Ends(Mutex<Vec<HoldEnd>>);
@@ -128,7 +100,7 @@ fn every_asker_of_every_kind_says_the_same() {
         let (_server, locks, mut conn) = silent_server();
         let ends = Arc::new(Ends::default());
         let locks = locks.with(Options::new().events(Arc::clone(&ends) as Arc<dyn Events>));
-        for (name, ask) in ASKERS {
+        for (name, ask) in askers() {
             let options = match (reason, name) {
                 (LostReason::Ended, _) => Options::new().lease(SHORT).renewal(false),
                 (_, "the watchdog") => Options::new().lease(1_500 * MS),
@@ -162,10 +134,7 @@ fn every_asker_of_every_kind_says_the_same() {
 fn the_loss_to_another_kind_says_so() {
     let (_server, locks, mut conn) = silent_server();
     for lock in every_kind(&locks) {
-        for (name, ask) in ASKERS
-            .into_iter()
-            .filter(|(name, _)| *name != "the watchdog")
-        {
+        for (name, ask) in CALLS {
             let lease = lock.acquire(LONG).unwrap();
             become_a_list(&mut conn, &format!("lock:{}", lock.name()));
             let error = ask(lease).0.unwrap_err();
@@ -180,7 +149,7 @@ fn the_loss_to_another_kind_says_so() {
 #[test]
 fn a_call_that_is_late_meets_an_end() {
     let server = Server::start().unwrap();
-    let late = ASKERS.into_iter();
+    let late = CALLS.into_iter();
     let late = late.filter(|(name, _)| ["verify", "release"].contains(name));
     at_once(late, |(name, ask)| {
         let proxy = Proxy::in_front_of(&server).unwrap();

@@ -10,13 +10,12 @@ use std::{
     time::Instant,
 };
 
-use leasehold::{Cancel, Error, Lock, Locks, Pool, acquire_lock_with_timeout, release_lock};
+use leasehold::{Cancel, Error, Lock, Locks, Pool};
 use redis::Commands;
 
 use crate::common::{
     LONG, MS, Proxy, SLACK, Server,
     hold::comes_true,
-    start,
     wait::{at_once, tracked_keys, unless_halted},
 };
 
@@ -224,30 +223,6 @@ fn whatever_frees_a_lock_wakes_a_waiter() {
 }
 
 #[test]
-fn the_books_functions_and_locks_wake_each_other() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let locks = crate::connect(&server.url());
-        let mut conn = server.connection().unwrap();
-        let token = acquire_lock_with_timeout(&mut conn, "a", MS, LONG)
-            .unwrap()
-            .unwrap();
-        thread::scope(|scope| {
-            let waiter = scope.spawn(|| {
-                let lease = locks.lock("a").acquire(LONG).unwrap();
-                (Instant::now(), lease)
-            });
-            assert!(comes_true(|| waiting(&locks.lock("a")) == 1));
-            thread::sleep(30 * MS);
-            let freed = Instant::now();
-            assert!(release_lock(&mut conn, "a", &token).unwrap());
-            let (got, _lease) = waiter.join().unwrap();
-            assert!(got - freed < SLACK);
-        });
-    });
-}
-
-#[test]
 fn an_expiry_wakes_a_waiter() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
@@ -288,22 +263,6 @@ fn an_expiry_wakes_a_waiter() {
             "{lock:?} {took:?}"
         );
         lease.release().unwrap();
-    });
-}
-
-#[test]
-fn an_abandoned_writers_intent_blocks_readers_for_a_second() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let locks = crate::connect(&server.url());
-        let mut conn = server.connection().unwrap();
-        let _reader = locks.read("a").acquire(LONG).unwrap();
-        let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut conn).unwrap();
-        let soon = seconds * 1_000 + 1_500;
-        let () = conn.hset("lock:a", "i:dead", soon).unwrap();
-        let asked = Instant::now();
-        drop(locks.read("a").acquire(LONG).unwrap());
-        assert!(asked.elapsed() < 1_750 * MS + SLACK, "not the key's end");
     });
 }
 
@@ -357,42 +316,6 @@ fn readers_come_in_together() {
             }
             assert!(comes_true(|| waiting(&locks.read("a")) == 8));
             writer.release().unwrap();
-        });
-    });
-}
-
-#[test]
-fn without_tracking_a_waiter_polls() {
-    unless_halted(|| {
-        let (server, mut conn) = start();
-        redis::cmd("ACL")
-            .arg(&[
-                "SETUSER",
-                "plain",
-                "on",
-                ">secret",
-                "~*",
-                "&*",
-                "+@all",
-                "-client",
-                "+client|id",
-            ])
-            .exec(&mut conn)
-            .unwrap();
-        let url = format!("redis://plain:secret@127.0.0.1:{}/", server.port());
-        let locks = crate::connect(&url);
-        let () = conn.set("lock:a", "somebody").unwrap();
-        thread::scope(|scope| {
-            let waiter = scope.spawn(|| {
-                let lease = locks.lock("a").acquire(LONG).unwrap();
-                (Instant::now(), lease)
-            });
-            assert!(comes_true(|| waiting(&locks.lock("a")) == 1));
-            thread::sleep(100 * MS);
-            let freed = Instant::now();
-            let () = conn.del("lock:a").unwrap();
-            let (got, _lease) = waiter.join().unwrap();
-            assert!(got - freed < SLACK);
         });
     });
 }

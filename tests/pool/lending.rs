@@ -12,10 +12,10 @@ use std::{
 
 use crate::common::{Server, clients, wait};
 use leasehold::{
-    Error, Pool, PooledConnection, Token, acquire_lock, acquire_lock_with_timeout,
-    commit_while_held, r2d2, redis, release_lock,
+    Pool, Token, acquire_lock, acquire_lock_with_timeout, commit_while_held, r2d2, redis,
+    release_lock,
 };
-use redis::{Client, Commands, Connection};
+use redis::{Client, Connection};
 
 const WAIT: Duration = Duration::from_secs(2);
 const LEASE: Duration = Duration::from_secs(10);
@@ -105,8 +105,6 @@ fn sixty_four_threads_share_eight_connections() {
     assert!((1..=8).contains(&most), "{most}");
 }
 
-type Use<'a> = &'a dyn Fn(&mut PooledConnection);
-
 fn lock_and_release(pool: &Pool, name: &str, times: u32) {
     for _ in 0..times {
         let mut conn = pool.get().unwrap();
@@ -173,60 +171,6 @@ fn give_a_broken_one_back_while_somebody_waits(pool: &Pool, admin: &mut Connecti
 }
 
 #[test]
-fn no_function_leaves_a_watch_for_the_next_borrower() {
-    let server = Server::start().unwrap();
-    let mut admin = server.connection().unwrap();
-    let pool = pool_of(&server, 1);
-    let mine = acquire_lock(&mut admin, "a", WAIT).unwrap().unwrap();
-    let foreign = Token::random();
-    let _: u64 = admin.lpush("lock:list", "x").unwrap();
-    let set = |pipe: &mut redis::Pipeline| {
-        pipe.set("x", 1).ignore();
-    };
-
-    let uses: [(&str, Use<'_>); 5] = [
-        ("release of what is not ours", &|conn| {
-            assert!(!release_lock(conn, "a", &foreign).unwrap());
-        }),
-        ("release of a foreign type", &|conn| {
-            release_lock(conn, "list", &foreign).unwrap_err();
-        }),
-        ("commit of what is not ours", &|conn| {
-            let commit = commit_while_held::<()>(conn, "a", &foreign, set);
-            assert!(matches!(commit, Err(Error::Lost { .. })));
-        }),
-        ("commit that is refused", &|conn| {
-            let commit = commit_while_held::<()>(conn, "a", &mine, |pipe| {
-                pipe.cmd("NONSENSE");
-            });
-            assert!(matches!(commit, Err(Error::Redis { .. })));
-        }),
-        ("commit", &|conn| {
-            commit_while_held::<()>(conn, "a", &mine, set).unwrap();
-        }),
-    ];
-    for (what, borrow) in uses {
-        let mut conn = pool.get().unwrap();
-        let borrowed = clients::id(&mut conn);
-        borrow(&mut conn);
-        drop(conn);
-        assert_next_borrower_can_write(&pool, borrowed, &mut admin, what);
-    }
-}
-
-/// Although every key that may have been watched on the same connection has changed since.
-fn assert_next_borrower_can_write(pool: &Pool, same: u64, admin: &mut Connection, what: &str) {
-    for key in ["lock:a", "lock:list"] {
-        let _: bool = admin.expire(key, 60).unwrap();
-    }
-    let mut conn = pool.get().unwrap();
-    assert_eq!(clients::id(&mut conn), same);
-    let mut transaction = redis::pipe();
-    let executed: Option<(i64,)> = transaction.atomic().incr("n", 1).query(&mut conn).unwrap();
-    assert!(executed.is_some(), "{what}");
-}
-
-#[test]
 fn timeouts_changed_by_a_borrower_are_reset() {
     let server = Server::start().unwrap();
     let pool = Pool::builder()
@@ -270,14 +214,6 @@ fn the_callers_own_pool_or_connection_works() {
     assert!(release_lock(&mut bare, "a", &token).unwrap());
     let token = acquire_lock(&mut bare, "a", WAIT).unwrap().unwrap();
     assert!(release_lock(&mut pooled, "a", &token).unwrap());
-}
-
-#[test]
-fn a_pool_is_shared_and_a_connection_is_sent() {
-    fn shared<T: Clone + Send + Sync + 'static>() {}
-    fn sent<T: Send + 'static>() {}
-    shared::<Pool>();
-    sent::<PooledConnection>();
 }
 
 #[test]

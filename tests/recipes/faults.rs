@@ -63,7 +63,7 @@ fn acquire(kind: Kind, wait: Option<Duration>) {
             );
             assert_all_ends(conn, LEASE);
             let sent = fence(conn);
-            let again = (kind.try_acquire)(conn, "a", &token).unwrap();
+            let again = kind.try_acquire(conn, "a", &token).unwrap();
             // The bare command does not know its own.
             assert!(again || (kind.is_bare() && executed), "{what}");
             if executed {
@@ -76,11 +76,7 @@ fn acquire(kind: Kind, wait: Option<Duration>) {
 }
 
 fn hold(kind: Kind, conn: &mut Connection, token: &Token) {
-    assert!(
-        (kind.try_acquire)(conn, "a", token).unwrap(),
-        "{}",
-        kind.name
-    );
+    assert!(kind.try_acquire(conn, "a", token).unwrap(), "{}", kind.name);
 }
 
 fn renew(kind: Kind) {
@@ -91,13 +87,13 @@ fn renew(kind: Kind) {
     for_each_fault(
         true,
         |conn| hold(kind, conn, &token),
-        |conn, name| renew(conn, name, &token),
+        |conn, name| renew(conn, name, &token, LONGER),
         |conn, result, executed| {
             assert_unknown(what, &result, None);
             assert_all_ends(conn, LONGER);
             let left: u128 = conn.pttl(kind.key).unwrap();
             assert_eq!(left > LEASE.as_millis() + 1, executed, "{what}");
-            assert!(renew(conn, "a", &token).unwrap(), "{what}");
+            assert!(renew(conn, "a", &token, LONGER).unwrap(), "{what}");
             assert!((kind.release)(conn, "a", &token).unwrap(), "{what}");
             assert!(kind.rival().use_once(conn), "{what}: counted twice");
         },
@@ -252,7 +248,7 @@ fn an_attempt_that_arrives_after_its_release_does_not_count() {
         hold(LEVEL, &mut conn, token);
     }
     assert!((LEVEL.release)(&mut conn, "a", &inner).unwrap());
-    let late = (LEVEL.try_acquire)(&mut conn, "a", &inner).unwrap_err();
+    let late = LEVEL.try_acquire(&mut conn, "a", &inner).unwrap_err();
     assert!(
         matches!(
             late,

@@ -2,58 +2,34 @@
 
 use std::time::Duration;
 
-use crate::common::{Server, clock::told_the_time, start, wait::comes_true};
+use crate::common::{
+    Server,
+    clock::told_the_time,
+    kinds::{COMPANION, Kind, LEASE, LEVEL, MUTEX, WRITER},
+    start,
+    wait::comes_true,
+};
 use leasehold::{
-    Locks, Owner, Token,
-    recipes::{
-        mutex::{self, End},
-        read_write, reentrant,
-    },
+    Locks, Token,
+    recipes::mutex::{self, End},
 };
 use redis::{Commands, Connection};
 
-const COMPANION: &str = "{lock:a}:lease";
-const LEASE: Duration = Duration::from_secs(10);
 const DAY_MILLIS: i64 = 24 * 60 * 60 * 1_000;
 
-/// Acquires and releases by either recipe with fencing tokens, alternately.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Mutex,
-    Reentrant,
-    Writer,
+/// Those with fencing tokens.
+const FENCED: [Kind; 3] = [MUTEX, LEVEL, WRITER];
+
+fn acquire(kind: Kind, conn: &mut Connection, token: &Token, lease: Duration) -> u64 {
+    assert!((kind.grant)(conn, "a", token, lease).unwrap());
+    conn.hget(COMPANION, "fence").unwrap()
 }
 
-const KINDS: [Kind; 3] = [Kind::Mutex, Kind::Reentrant, Kind::Writer];
-
-impl Kind {
-    fn acquire(self, conn: &mut Connection, token: &Token, lease: Duration) -> u64 {
-        let fence = match self {
-            Self::Mutex => mutex::try_acquire(conn, "a", token, End::After(lease))
-                .unwrap()
-                .unwrap()
-                .fencing_token(),
-            Self::Reentrant => {
-                reentrant::try_acquire(conn, "a", &Owner::current_thread(), token, lease)
-                    .unwrap()
-                    .unwrap()
-                    .fencing_token()
-            }
-            Self::Writer => read_write::try_acquire_write(conn, "a", token, lease)
-                .unwrap()
-                .unwrap()
-                .fencing_token(),
-        };
-        fence.get()
-    }
-
-    /// Acquires, releases, and returns the fencing token.
-    fn once(self, conn: &mut Connection) -> u64 {
-        let token = Token::random();
-        let fence = self.acquire(conn, &token, LEASE);
-        conn.del::<_, ()>("lock:a").unwrap();
-        fence
-    }
+/// Acquires, frees the lock, and returns the fencing token.
+fn once(kind: Kind, conn: &mut Connection) -> u64 {
+    let fence = acquire(kind, conn, &Token::random(), LEASE);
+    conn.del::<_, ()>("lock:a").unwrap();
+    fence
 }
 
 fn time_micros(conn: &mut Connection) -> u64 {
@@ -63,13 +39,14 @@ fn time_micros(conn: &mut Connection) -> u64 {
 
 #[test]
 fn it_comes_from_the_servers_clock_in_microseconds() {
-    for kind in KINDS {
+    for kind in FENCED {
         let (_server, mut conn) = start();
         let before = time_micros(&mut conn);
-        let fence = kind.once(&mut conn);
+        let fence = once(kind, &mut conn);
         assert!(
             (before..=time_micros(&mut conn)).contains(&fence),
-            "{kind:?}"
+            "{}",
+            kind.name
         );
     }
 }
@@ -78,36 +55,40 @@ fn it_comes_from_the_servers_clock_in_microseconds() {
 fn it_grows_across_releases_of_either_kind() {
     let (_server, mut conn) = start();
     let mut last = 0;
-    for kind in KINDS.repeat(20) {
-        let fence = kind.once(&mut conn);
-        assert!(fence > last, "{kind:?}: {fence} after {last}");
+    for kind in FENCED.repeat(20) {
+        let fence = once(kind, &mut conn);
+        assert!(fence > last, "{}: {fence} after {last}", kind.name);
         last = fence;
     }
 }
 
 #[test]
 fn it_grows_across_an_expiry_and_a_flush() {
-    for kind in KINDS {
+    for kind in FENCED {
         let (_server, mut conn) = start();
-        let first = kind.acquire(&mut conn, &Token::random(), Duration::from_millis(1));
+        let first = acquire(kind, &mut conn, &Token::random(), Duration::from_millis(1));
         assert!(comes_true(|| !conn.exists::<_, bool>("lock:a").unwrap()));
-        let second = kind.acquire(&mut conn, &Token::random(), LEASE);
+        let second = acquire(kind, &mut conn, &Token::random(), LEASE);
         assert!(second > first);
         redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
-        assert!(kind.once(&mut conn) > second, "{kind:?}");
+        assert!(once(kind, &mut conn) > second, "{}", kind.name);
     }
 }
 
 /// The server's microseconds have no leading zeros.
 #[test]
 fn it_is_right_at_the_beginning_of_a_second() {
-    for kind in KINDS {
+    for kind in FENCED {
         let (_server, mut conn) = start();
         assert!(comes_true(|| time_micros(&mut conn) % 1_000_000 < 50_000));
         let before = time_micros(&mut conn);
-        let fence = kind.once(&mut conn);
+        let fence = once(kind, &mut conn);
         let later = before..=time_micros(&mut conn);
-        assert!(later.contains(&fence), "{kind:?}: {fence} of {later:?}");
+        assert!(
+            later.contains(&fence),
+            "{}: {fence} of {later:?}",
+            kind.name
+        );
     }
 }
 
@@ -139,41 +120,41 @@ fn it_is_greater_than_a_previous_one_near_the_clock() {
 #[test]
 fn a_hold_taken_without_one_gets_its_own() {
     let (_server, mut conn) = start();
-    let earlier = Kind::Mutex.once(&mut conn);
+    let earlier = once(MUTEX, &mut conn);
     let token = Token::random();
     assert!(mutex::try_acquire_unfenced(&mut conn, "a", &token, LEASE).unwrap());
-    assert!(Kind::Mutex.acquire(&mut conn, &token, LEASE) > earlier);
+    assert!(acquire(MUTEX, &mut conn, &token, LEASE) > earlier);
 }
 
 #[test]
 fn it_is_one_more_than_a_previous_one_ahead_of_the_clock() {
-    for kind in KINDS {
+    for kind in FENCED {
         let (_server, mut conn) = start();
         let ahead = time_micros(&mut conn) + 3_600_000_000;
         for last in [ahead, 9_007_199_254_740_990] {
             conn.hset::<_, _, _, ()>(COMPANION, "fence", last).unwrap();
-            assert_eq!(kind.once(&mut conn), last + 1, "{kind:?}");
+            assert_eq!(once(kind, &mut conn), last + 1, "{}", kind.name);
         }
     }
 }
 
 #[test]
 fn a_previous_one_behind_the_clock_is_skipped() {
-    for kind in KINDS {
+    for kind in FENCED {
         let (_server, mut conn) = start();
         for last in [0_u64, 1, 1_000_000_000_000_000] {
             let now = time_micros(&mut conn);
             conn.hset::<_, _, _, ()>(COMPANION, "fence", last).unwrap();
-            assert!(kind.once(&mut conn) >= now, "{kind:?}");
+            assert!(once(kind, &mut conn) >= now, "{}", kind.name);
         }
     }
 }
 
 #[test]
 fn its_key_expires() {
-    for kind in KINDS {
+    for kind in FENCED {
         let (_server, mut conn) = start();
-        kind.once(&mut conn);
+        once(kind, &mut conn);
         let left: i64 = conn.pttl(COMPANION).unwrap();
         assert!((DAY_MILLIS - 5_000..=DAY_MILLIS).contains(&left), "a day");
 
@@ -183,11 +164,11 @@ fn its_key_expires() {
         conn.hset::<_, _, _, ()>(COMPANION, "fence", earlier)
             .unwrap();
         conn.pexpire::<_, ()>(COMPANION, 60_000).unwrap();
-        kind.once(&mut conn);
+        once(kind, &mut conn);
         let left: i64 = conn.pttl(COMPANION).unwrap();
         assert!((DAY_MILLIS - 5_000..=DAY_MILLIS).contains(&left), "again");
 
-        kind.acquire(&mut conn, &Token::random(), Duration::from_hours(24));
+        acquire(kind, &mut conn, &Token::random(), Duration::from_hours(24));
         let left: i64 = conn.pttl(COMPANION).unwrap();
         let ten = 10 * DAY_MILLIS;
         assert!((ten - 5_000..=ten).contains(&left), "ten leases");
@@ -199,7 +180,8 @@ fn the_companion_key_names_the_holder() {
     let (server, mut conn) = start();
     let token = Token::random();
     let now = time_micros(&mut conn) / 1_000;
-    let fence = Kind::Mutex.acquire(&mut conn, &token, LEASE);
+    let granted = mutex::try_acquire(&mut conn, "a", &token, End::After(LEASE)).unwrap();
+    let fence = granted.unwrap().fencing_token().get();
     let fields = ["fence", "token", "owner", "since"];
     let (kept, by, owner, since): (u64, String, String, u64) =
         conn.hmget(COMPANION, &fields).unwrap();

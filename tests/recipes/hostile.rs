@@ -101,10 +101,7 @@ fn assert_no_lock(conn: &mut Connection, kind: Kind, key: &str, value: &[&str]) 
     put(conn, key, &["PEXPIRE", "?", "60000"]);
     if kind.is_bare() {
         let before = State::of(conn).unwrap();
-        assert!(
-            !(kind.try_acquire)(conn, "a", &token()).unwrap(),
-            "{value:?}"
-        );
+        assert!(!kind.try_acquire(conn, "a", &token()).unwrap(), "{value:?}");
         assert_eq!(State::of(conn).unwrap(), before, "{value:?}");
     } else {
         assert_no_acquire(conn, kind);
@@ -190,7 +187,7 @@ fn a_lock_of_another_kind_is_no_lock() {
         .flat_map(|held| [MUTEX, LEVEL, PERMIT, READER, WRITER].map(|kind| (held, kind)))
         .filter(|(held, kind)| held.name != kind.name && kind.rival().name != held.name)
     {
-        assert!((held.try_acquire)(&mut conn, "a", &Token::random()).unwrap());
+        assert!(held.try_acquire(&mut conn, "a", &Token::random()).unwrap());
         assert_no_acquire(&mut conn, kind);
         for (what, call) in kind.others() {
             assert_stops(&mut conn, &what, |conn, token| {
@@ -221,7 +218,7 @@ fn the_key_beside_the_lock_has_to_be_a_companion() {
             flush(&mut conn);
         }
         // Also beside a lock that was taken without a companion.
-        assert!((BARE.try_acquire)(&mut conn, "a", &token()).unwrap());
+        assert!(BARE.try_acquire(&mut conn, "a", &token()).unwrap());
         put(&mut conn, COMPANION, &value);
         assert_no_acquire(&mut conn, MUTEX);
         flush(&mut conn);
@@ -247,7 +244,7 @@ fn a_foreign_key_beside_a_held_lock_is_unchanged() {
             &["HSET", "?", "fence", "9007199254740991"],
         ];
         for value in TYPES.into_iter().chain(fences) {
-            assert!((kind.try_acquire)(&mut conn, "a", &token()).unwrap());
+            assert!(kind.try_acquire(&mut conn, "a", &token()).unwrap());
             put(&mut conn, COMPANION, &["DEL", "?"]);
             put(&mut conn, COMPANION, value);
             let dump = |conn: &mut Connection| -> (Vec<u8>, i64) {

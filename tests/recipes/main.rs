@@ -15,6 +15,7 @@ mod faults;
 mod fencing_token;
 mod histories;
 mod hostile;
+mod leases;
 mod mutex;
 mod read_write;
 mod reentrant;

@@ -41,58 +41,6 @@ fn an_acquire_sent_twice_has_one_permit_whose_expiry_only_grows() {
     assert!(semaphore::try_acquire(&mut conn, "api", 2, &token, LONG).unwrap());
 }
 
-#[test]
-fn a_permit_released_twice_frees_one() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
-    let [one, two] = [2, 2].map(|permits| take(&mut conn, permits, LONG).unwrap());
-    assert!(semaphore::release(&mut conn, "api", &one).unwrap());
-    assert!(!semaphore::release(&mut conn, "api", &one).unwrap());
-    assert!(take(&mut conn, 2, LONG).is_some());
-    assert!(take(&mut conn, 2, LONG).is_none());
-    assert!(semaphore::renew(&mut conn, "api", &two, LONG).unwrap());
-}
-
-#[test]
-fn a_renewal_never_regains_a_lost_permit() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let mut conn = server.connection().unwrap();
-        // The longer permit keeps the key, so the expired one is still in it.
-        let long = take(&mut conn, 2, LONG).unwrap();
-        let lost = take(&mut conn, 2, 20 * MS).unwrap();
-        thread::sleep(40 * MS);
-        assert!(end(&mut conn, &lost).is_some());
-        assert_eq!(semaphore::holders(&mut conn, "api").unwrap().len(), 1);
-        assert!(!semaphore::renew(&mut conn, "api", &lost, LONG).unwrap());
-        assert!(!semaphore::release(&mut conn, "api", &lost).unwrap());
-        let next = take(&mut conn, 2, LONG).unwrap();
-        assert!(!semaphore::renew(&mut conn, "api", &lost, LONG).unwrap());
-        let holders = semaphore::holders(&mut conn, "api").unwrap();
-        let tokens: Vec<_> = holders.iter().map(|it| it.token().cloned()).collect();
-        assert_eq!(tokens, [Some(long), Some(next)]);
-    });
-}
-
-#[test]
-fn both_keys_expire_with_the_last_permit_and_are_never_shortened() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
-    let long = take(&mut conn, 3, 4 * LONG).unwrap();
-    let short = take(&mut conn, 3, LONG).unwrap();
-    assert!(semaphore::renew(&mut conn, "api", &short, LONG).unwrap());
-    for key in [KEY, COMPANION] {
-        let left: i64 = conn.pttl(key).unwrap();
-        assert!(
-            Duration::from_millis(left.try_into().unwrap()) > 3 * LONG,
-            "{key} {left}"
-        );
-    }
-    assert!(semaphore::release(&mut conn, "api", &long).unwrap());
-    assert!(semaphore::release(&mut conn, "api", &short).unwrap());
-    assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
-}
-
 fn dump(conn: &mut Connection, key: &str) -> Vec<u8> {
     redis::cmd("DUMP").arg(key).query(conn).unwrap()
 }
@@ -322,37 +270,4 @@ fn a_pause_within_a_script_does_not_end_a_longer_lease() {
         millis(&mut conn) + left - longest
     });
     assert!(acquired >= 0 && renewed >= 0, "{acquired} {renewed}");
-}
-
-/// The commands that the server has executed inside scripts while this ran.
-fn commands(conn: &mut Connection, run: impl FnOnce(&mut Connection)) -> u64 {
-    redis::cmd("CONFIG").arg("RESETSTAT").exec(conn).unwrap();
-    run(conn);
-    let stats: String = redis::cmd("INFO").arg("commandstats").query(conn).unwrap();
-    let calls = |stat: &str| -> Option<u64> {
-        let (name, counts) = stat.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-        let is_ours = !name.starts_with("config") && !name.starts_with("eval");
-        is_ours.then(|| counts.split(',').next()?.parse().ok())?
-    };
-    stats.lines().filter_map(calls).sum()
-}
-
-/// A server spends most of the time of a permit on them: `permits.lua` says what each is for.
-#[test]
-fn a_permit_is_fifteen_commands_in_the_server_and_a_refusal_six() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
-    let mut held = vec![take(&mut conn, 3, LONG).unwrap()];
-    thread::sleep(5 * MS);
-    held.push(take(&mut conn, 3, LONG).unwrap());
-    thread::sleep(5 * MS);
-    let count = commands(&mut conn, |conn| held.push(take(conn, 3, LONG).unwrap()));
-    assert_eq!(count, 10);
-    // And the write that tells a master from a replica.
-    let count = commands(&mut conn, |conn| assert_eq!(take(conn, 3, LONG), None));
-    assert_eq!(count, 5 + 1);
-    let count = commands(&mut conn, |conn| {
-        assert!(semaphore::release(conn, "api", &held[0]).unwrap());
-    });
-    assert_eq!(count, 5);
 }

@@ -2,8 +2,8 @@
 
 use std::{thread, time::Duration};
 
-use crate::common::{Proxy, Server, monitor::Monitor, start, wait};
-use leasehold::{Error, Token, acquire_lock, acquire_lock_with_timeout};
+use crate::common::{monitor::Monitor, start, wait};
+use leasehold::{Error, acquire_lock, acquire_lock_with_timeout};
 use redis::Commands;
 
 const NO_WAIT: Duration = Duration::ZERO;
@@ -93,41 +93,6 @@ fn leases_below_a_second() {
     }
     let ttl: i64 = conn.pttl("lock:of 999 ms").unwrap();
     assert!((1..=999).contains(&ttl), "{ttl}");
-}
-
-#[test]
-fn a_late_reply_may_still_have_granted_the_lock() {
-    wait::unless_halted(|| {
-        // The request is delayed until the client has given up on it: its retry finds the client's
-        // own token.
-        let server = Server::start().unwrap();
-        let proxy = Proxy::in_front_of(&server).unwrap();
-        let mut conn = proxy.connection().unwrap();
-        proxy
-            .at("SET")
-            .run(|| thread::sleep(Duration::from_millis(300)));
-        conn.set_read_timeout(Some(Duration::from_millis(100)))
-            .unwrap();
-
-        let token = acquire_lock_with_timeout(&mut conn, "a", LEASE, LEASE).unwrap();
-
-        let token: Token = token.unwrap();
-        conn.set_read_timeout(None).unwrap();
-        assert_eq!(conn.get("lock:a"), Ok(token.to_string()));
-    });
-}
-
-#[test]
-fn a_forgotten_script_is_sent_again() {
-    let (_server, mut conn) = start();
-    let () = conn.set("lock:a", "another holder").unwrap();
-
-    for _ in 0..2 {
-        let () = redis::cmd("SCRIPT").arg("FLUSH").query(&mut conn).unwrap();
-        let refused = acquire_lock_with_timeout(&mut conn, "a", NO_WAIT, LEASE).unwrap();
-        assert_eq!(refused, None);
-    }
-    assert_eq!(wait::calls(&mut conn, "eval").unwrap(), 2);
 }
 
 #[test]

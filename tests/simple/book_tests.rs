@@ -1,7 +1,7 @@
 //! The tests of the book's repository, for its Python, Java, Go, Node and Ruby code, with our
 //! functions.
 
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 use crate::common::{start, wait};
 use leasehold::{
@@ -125,34 +125,4 @@ fn chapter_11_market() {
             .is_bought()
     );
     assert_eq!((funds(&mut conn, "1"), funds(&mut conn, "2")), (4, 1));
-}
-
-#[test]
-fn two_purchases_at_once_never_overdraw() {
-    let (server, mut conn) = start();
-    user_with(&mut conn, "seller", 0);
-    user_with(&mut conn, "buyer", 300);
-    let offers = [("cheap", 150), ("dear", 300)];
-    for (item, price) in offers {
-        let () = conn.sadd("inventory:seller", item).unwrap();
-        assert!(
-            list_item(&mut conn, item, "seller", price)
-                .unwrap()
-                .is_listed()
-        );
-    }
-
-    let bought = thread::scope(|scope| {
-        let purchases = offers.map(|(item, price)| {
-            let mut conn = server.connection().unwrap();
-            scope.spawn(move || purchase_item(&mut conn, "buyer", item, "seller", price))
-        });
-        purchases.map(|purchase| purchase.join().unwrap().unwrap().is_bought())
-    });
-    assert!(bought[0] != bought[1], "exactly one of them: {bought:?}");
-    let left = if bought[0] { 150 } else { 0 };
-    assert_eq!(
-        (funds(&mut conn, "seller"), funds(&mut conn, "buyer")),
-        (300 - left, left)
-    );
 }

@@ -55,17 +55,6 @@ fn hammer(
 }
 
 #[test]
-fn threads_hold_one_lock_one_at_a_time() {
-    let server = Server::start().unwrap();
-    let tokens = hammer(&server, 8, 20, |_| "a");
-
-    let mut conn = server.connection().unwrap();
-    assert_eq!(conn.get("number:a"), Ok(160));
-    assert_eq!(tokens.iter().collect::<HashSet<_>>().len(), 160);
-    assert_eq!(conn.exists("lock:a"), Ok(false));
-}
-
-#[test]
 fn threads_hold_each_of_several_locks_one_at_a_time() {
     const NAMES: [&str; 3] = ["a", "b", "{shop}:c"];
     let server = Server::start().unwrap();

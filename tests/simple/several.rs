@@ -224,23 +224,6 @@ fn an_open_transaction_is_discarded_and_a_released_lock_reported() {
     assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
 }
 
-#[test]
-fn one_lock_and_fifty_locks() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
-    let names: Vec<String> = (0..50).map(|number| number.to_string()).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    for names in [&names[..1], &names] {
-        let ran = with_locks(&mut conn, names, LONG, LONG, |conn, tokens| {
-            let held: usize = conn.keys::<_, Vec<String>>("lock:*").unwrap().len();
-            (held, tokens.len())
-        });
-        let counted = ran.unwrap().unwrap().unless_lost().unwrap();
-        assert_eq!(counted, (names.len(), names.len()));
-    }
-    assert_eq!(conn.keys::<_, Vec<String>>("*").unwrap(), [""; 0]);
-}
-
 /// Asking for all thirty would take three seconds. A limit of zero asks for each once.
 #[test]
 fn a_distant_server_does_not_delay_the_deadline() {

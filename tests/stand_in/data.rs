@@ -207,19 +207,6 @@ fn a_watched_key_that_expires_restarts_the_transaction() {
 }
 
 #[test]
-fn a_set_reads_and_writes_while_all_are_held() {
-    on_both(|world| {
-        fill(world, 12);
-        let locks = world.locks();
-        let leases = locks.all_of(["b", "a"]).acquire(LONG).unwrap();
-        let paid = leases.transaction(&[], pay).unwrap();
-        world.steal(&locks.lock("b"));
-        let lost = told(&leases.transaction(&[], pay));
-        (paid, lost, wallets(world))
-    });
-}
-
-#[test]
 fn the_functions_of_the_book_take_its_connections() {
     on_both(|world| {
         fill(world, 12);

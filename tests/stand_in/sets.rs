@@ -8,7 +8,7 @@ use std::{
 
 use leasehold::{
     Error, Events, LockSet, Options, event,
-    testing::{Action, Failure, StandIn},
+    testing::{Action, StandIn},
 };
 
 use crate::{
@@ -158,20 +158,6 @@ fn waiting_for_any_loss_ends_with_the_first_expired_lease() {
     });
     assert!(leases.get("a").unwrap().is_held() && !leases.get("b").unwrap().is_held());
     assert_eq!(named(&leases.release().unwrap_err()), "b");
-}
-
-/// The commit was executed, but its reply is lost.
-#[test]
-fn a_commit_without_a_reply_is_unknown_and_nothing_is_lost() {
-    let stand_in = StandIn::new();
-    let leases = stand_in.locks().unwrap().all_of(["a", "b"]);
-    let leases = leases.acquire(LONG).unwrap();
-    stand_in.fail_next(Action::Commit, Failure::LostReply);
-    let unknown = leases.commit(|pipe| _ = pipe.set("balance", 1));
-    assert!(matches!(unknown, Err(Error::Unknown { .. })), "{unknown:?}");
-    assert_eq!(stand_in.commits().len(), 1);
-    leases.check().unwrap();
-    leases.release().unwrap();
 }
 
 #[test]

@@ -46,14 +46,6 @@ fn ten_thousand_locks_take_a_hundred_round_trips_per_third_of_a_lease() {
     assert_round_trips_a_third(10_000, 100);
 }
 
-/// Renewals start a few milliseconds apart, so each would be due separately.
-/// `cargo test --release --test watchdog two_hundred -- --ignored`
-#[test]
-#[ignore = "four seconds, and the schedule's tests show the same: cargo test --test watchdog scale -- --ignored"]
-fn two_hundred_locks_come_to_share_two_round_trips() {
-    assert_round_trips_a_third(200, 2);
-}
-
 fn assert_round_trips_a_third(locks: u32, most: usize) {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();

@@ -9,7 +9,7 @@ use crate::{
         SLACK, Server,
         wait::{TOO_SLOW, at_once, comes_true, unless_halted},
     },
-    lockrun::tool::{LONG, Tool, children, guardian, is_ignored, is_locked, ms, run, send},
+    lockrun::tool::{LONG, Tool, children, is_ignored, is_locked, ms, send},
 };
 
 #[test]
@@ -108,38 +108,6 @@ fn a_command_whose_lease_ends_before_its_start_does_not_run() {
     });
 }
 
-/// `setsid` exists on Linux only.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_command_that_leaves_the_process_group_is_signalled_too() {
-    use crate::lockrun::tool::lockrun;
-
-    // A command that exits by itself gets the time that a busy machine takes.
-    let cases = [
-        (
-            format!("trap 'echo told; exit 7' TERM; echo in; {LONG}"),
-            "5s",
-            7,
-            "told\n",
-        ),
-        (
-            format!("trap '' TERM; ({LONG}) & echo in; wait"),
-            "500ms",
-            137,
-            "",
-        ),
-    ];
-    at_once(cases, |(script, grace, code, said)| {
-        let server = Server::start().unwrap();
-        let mut command = lockrun(&server);
-        command.args(["--grace", grace, "--", "setsid", "sh", "-c", &script]);
-        let mut tool = Tool::spawn(&mut command);
-        tool.hear("in").signal(Signal::SIGTERM);
-        assert_eq!(tool.ends_with(code).out, said);
-        assert!(!is_locked(&server));
-    });
-}
-
 /// Only Linux reports a stopped process this way.
 #[cfg(target_os = "linux")]
 #[test]
@@ -233,34 +201,6 @@ fn background_processes_end_before_the_lock_is_released() {
             assert_eq!((ended.code, &*ended.out), (0, said), "{trap}");
             assert!(!is_locked(&server));
         }
-    });
-}
-
-#[test]
-fn killing_lockrun_kills_its_command() {
-    let scripts = [
-        "echo in; exec sleep 20".to_owned(),
-        format!("trap '' TERM; {LONG} & echo in; wait"),
-    ];
-    at_once(scripts, |script| {
-        let server = Server::start().unwrap();
-        let mut tool = Tool::start(&server, "", &script);
-        tool.hear("in").signal(Signal::SIGKILL);
-        tool.silence();
-        assert!(is_locked(&server), "it was not released");
-    });
-}
-
-#[test]
-fn killing_the_guardian_does_not_affect_the_command() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let mut tool = Tool::start(&server, "--lease 3s", "echo $$; exec cat");
-        let command = tool.line();
-        send(guardian(&command), Signal::SIGKILL);
-        tool.echoes("still here");
-        assert_eq!(tool.finish().code, 0);
-        assert_eq!(run(&server, "", "exit 3").code, 3);
     });
 }
 

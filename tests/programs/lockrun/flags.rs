@@ -9,7 +9,7 @@ use crate::{
         Server,
         wait::{comes_true, unless_halted},
     },
-    lockrun::tool::{Ended, KEY, Tool, lockrun, program, run},
+    lockrun::tool::{Ended, KEY, Tool, program, run},
 };
 
 /// With these environment variables, on this server.
@@ -170,20 +170,4 @@ fn short_help_and_long_help() {
         let wide = text.lines().find(|line| line.chars().count() > 100);
         assert_eq!(wide, None);
     }
-}
-
-#[test]
-fn the_same_name_with_another_prefix_is_another_lock() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let mut holder = Tool::holding(&server, "--prefix job:");
-        holder.hear("in");
-        assert_eq!(run(&server, "", "echo in").out, "in\n");
-        assert_eq!(run(&server, "--prefix job:", "echo in").code, 75);
-        let taken = ended(lockrun(&server).args(["--prefix", "job:", "--force-release"]));
-        assert!(taken.out.starts_with("a: taken away from "), "{taken:?}");
-        holder.ends_with(70);
-        let braces = ended(lockrun(&server).args(["--prefix", "{x}", "--status"]));
-        assert_eq!(braces.code, 64, "{braces:?}");
-    });
 }

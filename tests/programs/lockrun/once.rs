@@ -10,10 +10,10 @@ use redis::cmd;
 
 use crate::{
     common::{
-        SLACK, Server,
-        wait::{at_once, comes_true, unless_halted},
+        Server,
+        wait::{at_once, comes_true},
     },
-    lockrun::tool::{LONG, Tool, are_told, ask, has_asked, is_ignored, is_locked, ms, run},
+    lockrun::tool::{LONG, Tool, ask, has_asked, is_ignored, is_locked, ms, run},
 };
 
 const ONCE: &str = "--once-per 20h";
@@ -113,46 +113,6 @@ fn a_waiting_lockrun_learns_of_success_or_runs_the_command() {
 }
 
 #[test]
-fn a_signal_ends_the_wait_at_once() {
-    unless_halted(a_signal_ends_the_wait);
-}
-
-fn a_signal_ends_the_wait() {
-    let server = Server::start().unwrap();
-    let mut held = Tool::holding(&server, "");
-    held.hear("in");
-    for (args, signal, code) in [
-        ("--wait 1h", Signal::SIGINT, 130),
-        ("--wait 1h --once-per 20h", Signal::SIGTERM, 143),
-    ] {
-        if is_ignored(signal) {
-            continue;
-        }
-        // Only the holder, and none of the former waiters.
-        assert!(comes_true(|| are_told(&server) == 1));
-        let tool = Tool::start(&server, args, "echo made");
-        has_asked(&server, 2);
-        let sent = Instant::now();
-        tool.signal(signal);
-        assert_eq!(tool.ends_with(code).out, "");
-        let ended_after = sent.elapsed();
-        assert!(ended_after < ms(3_000) + SLACK, "{ended_after:?}");
-    }
-    assert!(comes_true(|| is_locked(&server)));
-    assert_eq!(held.finish().code, 0);
-}
-
-#[test]
-fn an_unusable_period_is_refused() {
-    let server = Server::start().unwrap();
-    for period in ["0s", "100years"] {
-        let ended = run(&server, &format!("--once-per {period}"), "echo made");
-        assert_eq!((ended.code, &*ended.out), (64, ""), "{period}");
-        assert!(ended.last().contains("--once-per: "), "{ended:?}");
-    }
-}
-
-#[test]
 fn a_terminated_run_is_not_marked_as_done_whatever_its_exit_code() {
     let server = Server::start().unwrap();
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
@@ -234,19 +194,4 @@ fn set(server: &Server, what: &[&str]) {
     let mut set = cmd("CONFIG");
     set.arg("SET").arg(what);
     set.query::<()>(&mut server.connection().unwrap()).unwrap();
-}
-
-#[test]
-fn a_signal_ends_the_release_after_the_grace_period() {
-    let mut server = Server::start().unwrap();
-    let args = format!("--lease 1h --grace 300ms {ONCE}");
-    let mut tool = Tool::apart(&server, &args, "echo in; read go");
-    tool.hear("in");
-    server.kill().unwrap();
-    tool.tells("go");
-    tool.silence();
-    tool.signal(Signal::SIGTERM);
-    let ended = tool.ends_with(0);
-    let said = "lockrun: `a` may be run again: lockrun got TERM or INT";
-    assert_eq!(ended.last(), said);
 }

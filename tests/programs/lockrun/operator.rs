@@ -6,13 +6,8 @@ use serde_json::Value;
 
 use crate::{
     common::{Server, wait::unless_halted},
-    lockrun::tool::{KEY, LONG, Tool, ask, lockrun, program, run},
+    lockrun::tool::{KEY, LONG, Tool, ask, json, lockrun, program, run},
 };
-
-fn json(text: &str) -> Value {
-    assert_eq!(text.lines().count(), 1, "{text}");
-    serde_json::from_str(text).unwrap()
-}
 
 #[test]
 fn status_shows_the_holder() {
@@ -72,20 +67,6 @@ fn a_forced_release_ends_the_command() {
 }
 
 #[test]
-fn a_lock_lost_just_before_the_end_is_reported() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let mut tool = Tool::start(&server, "", "echo in; read go; exit 0");
-        tool.hear("in");
-        let _: () = server.connection().unwrap().del(KEY).unwrap();
-        // Before the release or by it.
-        tool.tells("go");
-        let ended = tool.ends_with(70);
-        assert!(ended.last().contains("`a` was taken away"), "{ended:?}");
-    });
-}
-
-#[test]
 fn json_reports_every_outcome() {
     unless_halted(|| {
         let server = Server::start().unwrap();
@@ -136,21 +117,6 @@ fn json_reports_every_outcome() {
 }
 
 #[test]
-fn a_key_that_is_not_a_lock_is_left_alone() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let mut conn = server.connection().unwrap();
-        let _: () = conn.rpush(KEY, "something").unwrap();
-        let ended = run(&server, "", "echo in");
-        assert_eq!((ended.code, &*ended.out), (64, ""), "{ended:?}");
-        assert!(ask(&server, "--status").out.contains("not a lock"));
-        let refused = ask(&server, "--force-release");
-        assert_eq!((refused.code, &*refused.out), (64, ""), "{refused:?}");
-        assert_eq!(conn.llen(KEY), Ok(1));
-    });
-}
-
-#[test]
 fn a_lock_without_expiry_is_shown_and_cleared() {
     unless_halted(|| {
         let server = Server::start().unwrap();
@@ -163,22 +129,6 @@ fn a_lock_without_expiry_is_shown_and_cleared() {
         assert!(status.ends_with("  ends           never\n"), "{status}");
         assert_eq!(ask(&server, "--force-release").code, 0);
         assert_eq!(run(&server, "", "echo in").out, "in\n");
-    });
-}
-
-/// The two keys are the documented ones.
-#[test]
-fn a_companion_key_of_another_type_is_refused() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let mut conn = server.connection().unwrap();
-        let companion = "{lock:a}:lease";
-        let _: () = conn.set(companion, "something").unwrap();
-        let ended = run(&server, "", "echo in");
-        assert_eq!((ended.code, &*ended.out), (64, ""), "{ended:?}");
-        let _: () = conn.del(companion).unwrap();
-        assert_eq!(run(&server, "", "echo in").out, "in\n");
-        assert!(conn.hexists::<_, _, bool>(companion, "fence").unwrap());
     });
 }
 

@@ -9,15 +9,10 @@ use serde_json::{Value, json};
 
 use crate::{
     common::{Server, wait::unless_halted},
-    lockrun::tool::{KEY, Tool, ask, has_asked, is_locked, lockrun, program, run},
+    lockrun::tool::{KEY, Tool, ask, has_asked, is_locked, json, lockrun, program, run},
 };
 
 const THREE: &str = "--permits 3";
-
-fn json(text: &str) -> Value {
-    assert_eq!(text.lines().count(), 1, "{text}");
-    serde_json::from_str(text).unwrap()
-}
 
 /// This many lockruns at work at the same time.
 fn all(server: &Server, args: &str, number: usize) -> Vec<Tool> {

@@ -10,17 +10,12 @@ use crate::{
         Cluster, Server,
         wait::{comes_true, unless_halted},
     },
-    lockrun::tool::{Tool, ask, has_asked, is_ignored, lockrun_at, program, run},
+    lockrun::tool::{Tool, ask, has_asked, is_ignored, json, lockrun_at, program, run},
 };
 
 /// In addition to the lock `a`.
 const BOTH: &str = "--name b";
 const KEYS: [&str; 2] = ["lock:a", "lock:b"];
-
-fn json(text: &str) -> Value {
-    assert_eq!(text.lines().count(), 1, "{text}");
-    serde_json::from_str(text).unwrap()
-}
 
 /// The keys of the held locks.
 fn held(server: &Server) -> Vec<String> {
@@ -145,42 +140,6 @@ fn locks_lost_just_before_the_end_are_reported() {
             assert!(is_told(name) || (keys.len() == 2 && is_told("b")), "{said}");
             assert_eq!(held(&server), [""; 0]);
         }
-    });
-}
-
-#[test]
-fn a_lock_lost_while_waiting_for_another_stops_the_command_from_running() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let other = by_somebody(&server, "b");
-        let waits = Tool::holding(&server, &format!("{BOTH} --wait 1h --lease 1s"));
-        assert!(comes_true(|| held(&server) == KEYS));
-        has_asked(&server, 2);
-        waits.signal(Signal::SIGSTOP);
-        assert!(comes_true(|| held(&server) == ["lock:b"]));
-        other.release().unwrap();
-        waits.signal(Signal::SIGCONT);
-        let ended = waits.ends_with(70);
-        let said = "lockrun: `a` could not be renewed in time: the command has not run\n";
-        assert_eq!((&*ended.out, &*ended.err), ("", said));
-        assert_eq!(held(&server), [""; 0]);
-    });
-}
-
-#[test]
-fn locks_that_cannot_be_renewed_end_the_command() {
-    unless_halted(|| {
-        let mut server = Server::start().unwrap();
-        let mut tool = Tool::holding(&server, &format!("{BOTH} --lease 2s --grace 500ms"));
-        tool.hear("in");
-        server.kill().unwrap();
-        let ended = tool.ends_with(70);
-        let said = ended.last();
-        assert!(
-            said.contains("` could not be renewed (cannot reach redis at "),
-            "{said}"
-        );
-        assert!(said.contains(": the command was ended, "), "{said}");
     });
 }
 

@@ -309,3 +309,10 @@ pub(crate) fn is_locked(server: &Server) -> bool {
 pub(crate) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
+
+/// The value of the only line.
+#[track_caller]
+pub(crate) fn json(text: &str) -> serde_json::Value {
+    assert_eq!(text.lines().count(), 1, "{text}");
+    serde_json::from_str(text).unwrap()
+}

@@ -1,17 +1,15 @@
 //! Several lockruns in turn, and the final message of each.
 
-use std::{ffi::OsStr, os::unix::ffi::OsStrExt, thread};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
 use nix::sys::signal::Signal;
-use redis::Commands;
 
 use crate::{
     common::{
         Server,
-        server::free_port,
-        wait::{PATIENCE, at_once, comes_true, unless_halted},
+        wait::{at_once, unless_halted},
     },
-    lockrun::tool::{KEY, Tool, ask, has_asked, is_ignored, is_locked, lockrun, ms, program, run},
+    lockrun::tool::{Tool, ask, has_asked, is_ignored, is_locked, lockrun, program, run},
 };
 
 #[test]
@@ -54,28 +52,6 @@ fn a_waiting_lockrun_runs_after_the_first_ends() {
         assert_eq!(first.finish().code, 0);
         second.hear("in");
         second.ends_with(4);
-    });
-}
-
-#[test]
-fn a_wait_survives_a_server_restart() {
-    at_once([true, false], |restarts| {
-        let mut server = Server::start().unwrap();
-        let mut conn = server.connection().unwrap();
-        let _: () = conn.pset_ex(KEY, "somebody", 60_000).unwrap();
-        let mut tool = Tool::start(&server, "--wait 20s", "echo in; exit 4");
-        has_asked(&server, 1);
-        server.kill().unwrap();
-        thread::sleep(ms(400));
-        assert!(tool.is_running());
-        if restarts {
-            server.restart().unwrap();
-            tool.hear("in");
-            tool.ends_with(4);
-        } else {
-            tool.signal(Signal::SIGTERM);
-            assert_eq!(tool.ends_with(143).out, "");
-        }
     });
 }
 
@@ -150,28 +126,6 @@ fn a_closed_pipeline_ends_it_like_any_command() {
     });
 }
 
-/// As the documentation says.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_process_that_leaves_the_group_outlives_the_lock() {
-    unless_halted(|| {
-        use crate::lockrun::tool::{LONG, send};
-
-        let server = Server::start().unwrap();
-        let daemon = format!("trap 'echo told; exit' TERM; echo $$; {LONG}");
-        let mut command = lockrun(&server);
-        let command = command.args(["--", "sh", "-c", "setsid sh -c \"$DAEMON\" & read go"]);
-        let mut tool = Tool::spawn(command.env("DAEMON", daemon));
-        let daemon = tool.line().parse().unwrap();
-        tool.tells("go");
-        assert!(comes_true(|| !tool.is_running()));
-        assert!(!is_locked(&server));
-        send(daemon, Signal::SIGTERM);
-        let ended = tool.finish();
-        assert_eq!((ended.code, &*ended.out), (0, "told\n"));
-    });
-}
-
 #[test]
 fn a_command_that_cannot_run_exits_as_in_a_shell() {
     unless_halted(|| {
@@ -217,28 +171,6 @@ fn invalid_arguments_are_refused_before_the_command_runs() {
 }
 
 #[test]
-fn without_a_server_the_command_does_not_run() {
-    unless_halted(|| {
-        let closed = free_port().unwrap();
-        let url = format!("redis://127.0.0.1:{closed}/");
-        let start = |args: &[&str]| {
-            Tool::spawn(
-                program()
-                    .args(["--name", "a"])
-                    .args(args)
-                    .env("LEASEHOLD_URL", &url),
-            )
-            .ends_with(69)
-        };
-        let ended = start(&["--", "echo", "in"]);
-        assert_eq!(ended.out, "");
-        assert!(ended.err.starts_with("lockrun: "), "{ended:?}");
-        start(&["--status"]);
-        start(&["--force-release"]);
-    });
-}
-
-#[test]
 fn an_empty_url_variable_counts_as_unset() {
     unless_halted(|| {
         let status = |args: &[&str]| {
@@ -252,35 +184,5 @@ fn an_empty_url_variable_counts_as_unset() {
         // An empty URL is an error: a script's variable may be unset.
         let named = status(&["--url", ""]);
         assert_eq!(named.code, 64, "{named:?}");
-    });
-}
-
-#[test]
-fn the_environment_has_the_fencing_token_and_it_grows() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let fence = || {
-            let ended = run(&server, "", "echo $LEASEHOLD_FENCING_TOKEN");
-            ended.out.trim().parse::<u64>().unwrap()
-        };
-        let first = fence();
-        assert!(fence() > first);
-    });
-}
-
-#[test]
-fn a_wait_includes_a_server_that_is_not_up_yet() {
-    at_once(["", "--once-per 1h"], |once| {
-        let mut server = Server::start().unwrap();
-        server.kill().unwrap();
-        let args = format!("--wait 20s --verbose {once}");
-        let mut tool = Tool::start(&server, &args, "echo in; exit 4");
-        // It reports the wait, and is refused at once.
-        tool.errors().recv_timeout(PATIENCE).unwrap();
-        thread::sleep(ms(200));
-        assert!(tool.is_running());
-        server.restart().unwrap();
-        tool.hear("in");
-        tool.ends_with(4);
     });
 }

@@ -5,25 +5,24 @@ mod waiting;
 
 use std::{thread, time::Duration};
 
-use crate::common::{Server, access_list::rules};
+use crate::common::{
+    Server,
+    access_list::rules,
+    kinds::{
+        BARE, Kind, LEASE, LEVEL, LONGER, MUTEX, ONE_OF_TWO_PERMITS, PERMIT, READ_WRITE, READER,
+        SHARED, WRITER,
+    },
+    wait::at_once,
+};
 use leasehold::{
     Owner, Pool, Result, Token, Watchdog, acquire_fair_semaphore, acquire_semaphore,
     acquire_semaphore_with_lock,
-    book::article::{one_hash, two_key},
-    recipes::{
-        Hold,
-        mutex::{self, End},
-        read_write,
-        reentrant::{self, Release},
-        semaphore,
-    },
+    recipes::{Hold, read_write, reentrant, semaphore},
     refresh_fair_semaphore, release_fair_semaphore, release_semaphore,
 };
 use redis::Connection;
 
 const NAME: &str = "app:a";
-const LEASE: Duration = Duration::from_secs(10);
-const LONGER: Duration = Duration::from_secs(20);
 
 type AcquireSemaphore = fn(&mut Connection, &str, u32, Duration) -> Result<Option<Token>>;
 
@@ -72,220 +71,217 @@ impl Bench {
     #[track_caller]
     fn assert_exact(&mut self, rules: &[String], scenes: &[Scene<'_>]) {
         assert!(self.all_work(rules, scenes), "{rules:?} are not enough");
-        for (at, rule) in rules.iter().enumerate() {
-            let mut others = rules.to_vec();
-            others.remove(at);
-            assert!(!self.all_work(&others, scenes), "{rule} is not needed");
-        }
+        let is_needed = |rule: &&String| {
+            let others = rules.iter().filter(|other| other != rule);
+            let others: Vec<_> = others.cloned().collect();
+            !self.all_work(&others, scenes)
+        };
+        let (_, others): (Vec<_>, Vec<_>) = rules.iter().partition(is_needed);
+        assert!(others.is_empty(), "{others:?} of {rules:?} are not needed");
     }
 }
 
-fn nothing(_: &mut Connection) {}
-
-#[test]
-fn what_the_table_names_for_mutex() {
-    let mut bench = Bench::start();
-    let [token, other] = [Token::random(), Token::random()];
-    let end = End::After(LEASE);
-    let lock = |conn: &mut Connection| {
-        mutex::try_acquire(conn, NAME, &token, end).unwrap();
-    };
-
-    let acquire = |conn: &mut Connection| {
-        let first = mutex::acquire(conn, NAME, &token, Duration::ZERO, end)?;
-        let again = mutex::try_acquire(conn, NAME, &token, End::After(LONGER))?;
-        let others = mutex::acquire(conn, NAME, &other, Duration::ZERO, end)?;
-        Ok(first.is_some() && again == first && others.is_none())
-    };
-    bench.assert_exact(&rules("`mutex::try_acquire`,"), &[(&nothing, &acquire)]);
-    let unfenced = |conn: &mut Connection| mutex::try_acquire_unfenced(conn, NAME, &token, LEASE);
-    let row = rules("`mutex::try_acquire_unfenced`");
-    bench.assert_exact(&row, &[(&nothing, &unfenced)]);
-    let renew = |conn: &mut Connection| mutex::renew(conn, NAME, &token, LONGER);
-    bench.assert_exact(&rules("`mutex::renew`"), &[(&lock, &renew)]);
-    let release = |conn: &mut Connection| mutex::release(conn, NAME, &token);
-    bench.assert_exact(&rules("`mutex::release`"), &[(&lock, &release)]);
+/// The rules in these rows, for the keys of the lock [`NAME`].
+fn of(rows: &[&str]) -> Vec<String> {
+    let rules = rows.iter().flat_map(|row| rules(row));
+    let mut rules: Vec<_> = rules
+        .map(|rule| match &*rule {
+            "~readKey" => format!("~{{{NAME}}}:read"),
+            "~writeKey" => format!("~{{{NAME}}}:write"),
+            "~hashKey" => format!("~{NAME}"),
+            _ => rule,
+        })
+        .collect();
+    rules.sort_unstable();
+    rules.dedup();
+    rules
 }
 
-#[test]
-fn what_the_table_names_for_reentrant() {
-    let mut bench = Bench::start();
-    let [token, other] = [Token::random(), Token::random()];
-    let owner = Owner::current_thread();
-    let enter = |conn: &mut Connection| {
-        reentrant::try_acquire(conn, NAME, &owner, &token, LEASE).unwrap();
-    };
-    // Acquired twice by a program that writes no companion.
-    let bare = |conn: &mut Connection| {
-        redis::cmd("HSET")
-            .arg(&["lock:app:a", owner.as_str(), "2"])
-            .exec(conn)
-            .unwrap();
-    };
-
-    // The next acquisition removes the level of one that has ended.
-    let acquire = |conn: &mut Connection| {
-        let (over, short) = (Token::random(), Duration::from_millis(1));
-        let mut counts = Vec::new();
-        for token in [&token, &other, &token] {
-            let granted = reentrant::acquire(conn, NAME, &owner, token, Duration::ZERO, LEASE)?;
-            counts.extend(granted.map(|granted| granted.count()));
-        }
-        reentrant::try_acquire(conn, NAME, &owner, &over, short)?;
-        thread::sleep(Duration::from_millis(110));
-        let granted = reentrant::try_acquire(conn, NAME, &owner, &token, LEASE)?;
-        counts.extend(granted.map(|granted| granted.count()));
-        Ok(counts == [1, 2, 2, 2])
-    };
-    bench.assert_exact(&rules("`reentrant::try_acquire`"), &[(&nothing, &acquire)]);
-    let renew = |conn: &mut Connection| reentrant::renew(conn, NAME, &owner, &token, LONGER);
-    bench.assert_exact(&rules("`reentrant::renew`"), &[(&enter, &renew)]);
-    let release = |conn: &mut Connection| {
-        let unknown = reentrant::release(conn, NAME, &owner, &other)?;
-        let ours = reentrant::release(conn, NAME, &owner, &token)?;
-        Ok([unknown, ours] == [Release::NotHeld, Release::Freed])
-    };
-    let release_bare = |conn: &mut Connection| {
-        let released = reentrant::release(conn, NAME, &owner, &token)?;
-        Ok(released == Release::StillHeld { count: 1 })
-    };
-    let scenes: [Scene<'_>; 2] = [(&enter, &release), (&bare, &release_bare)];
-    bench.assert_exact(&rules("`reentrant::release`"), &scenes);
-    let holds = |conn: &mut Connection| Ok(reentrant::holds(conn, NAME, &owner)? == 1);
-    bench.assert_exact(&rules("`reentrant::holds`"), &[(&enter, &holds)]);
+/// The tokens of the user, and of others.
+struct Tokens {
+    ours: Token,
+    theirs: Token,
+    over: Token,
 }
 
-#[test]
-fn what_the_table_names_for_read_write() {
-    let mut bench = Bench::start();
-    let [token, other] = [Token::random(), Token::random()];
-    let short = Duration::from_millis(20);
+/// What the operator does before, and the call of the user.
+type Step = (
+    fn(Kind, &Tokens, &mut Connection),
+    fn(Kind, &Tokens, &mut Connection) -> Result<bool>,
+);
 
-    let reads = |conn: &mut Connection| {
-        Ok(read_write::try_acquire_read(conn, NAME, &token, LEASE)?
-            && read_write::try_acquire_read(conn, NAME, &other, LONGER)?
-            && read_write::release_read(conn, NAME, &token)?
-            && read_write::release_read(conn, NAME, &other)?)
-    };
-    let reader = rules("a reader of `read_write`");
-    bench.assert_exact(&reader, &[(&nothing, &reads)]);
-    let writes = |conn: &mut Connection| {
-        Ok(
-            read_write::try_acquire_write(conn, NAME, &token, LEASE)?.is_some()
-                && read_write::acquire_write(conn, NAME, &other, short, LEASE)?.is_none()
-                && read_write::release_write(conn, NAME, &token)?,
-        )
-    };
-    let mut row = [reader, rules("a writer of `read_write`")].concat();
-    row.sort_unstable();
-    row.dedup();
-    bench.assert_exact(&row, &[(&nothing, &writes)]);
+const ACQUIRES: &[Step] = &[
+    (free, |kind, all, conn| {
+        let first = kind.try_acquire(conn, NAME, &all.ours)?;
+        // The bare command does not know its own.
+        let again = (kind.grant)(conn, NAME, &all.ours, LONGER)?;
+        Ok(first && again != kind.is_bare())
+    }),
+    (by_a_rival, |kind, all, conn| {
+        let wait = Some(Duration::from_millis(20));
+        Ok(!kind.take(wait, conn, NAME, &all.ours)?)
+    }),
+    (beside_one_that_ended, take),
+    (beside_the_fence_of_another_kind, take),
+];
+const RENEWS: &[Step] = &[
+    (ours, renew),
+    (free, |kind, all, conn| Ok(!renew(kind, all, conn)?)),
+];
+const RELEASES: &[Step] = &[
+    (ours, release),
+    (free, |kind, all, conn| Ok(!release(kind, all, conn)?)),
+    (before_a_shorter_one, release),
+    (beside_one_that_ended, |kind, all, conn| {
+        Ok(shared(kind).is_none() || (kind.release)(conn, NAME, &all.theirs)?)
+    }),
+    (of_the_notes, |kind, all, conn| {
+        Ok(kind.name != LEVEL.name || release(kind, all, conn)?)
+    }),
+];
+const LISTS: &[Step] = &[(ours, |kind, _, conn| {
+    if kind.name == LEVEL.name {
+        let owner = Owner::new("ours").unwrap();
+        return Ok(reentrant::holds(conn, NAME, &owner)? == 1);
+    }
+    Ok(semaphore::holders(conn, NAME)?.len() == 1)
+})];
 
-    let reads = |conn: &mut Connection| {
-        assert!(read_write::try_acquire_read(conn, NAME, &token, LEASE).unwrap());
-    };
-    let renew_read = |conn: &mut Connection| read_write::renew_read(conn, NAME, &token, LONGER);
-    let too_late = |conn: &mut Connection| Ok(!renew_read(conn)?);
-    let for_readers = rules("`renew_read`");
-    bench.assert_exact(
-        &for_readers,
-        &[(&reads, &renew_read), (&nothing, &too_late)],
-    );
-    let writes = |conn: &mut Connection| {
-        let granted = read_write::try_acquire_write(conn, NAME, &token, LEASE).unwrap();
-        assert!(granted.is_some());
-    };
-    let renew_write = |conn: &mut Connection| read_write::renew_write(conn, NAME, &token, LONGER);
-    let too_late = |conn: &mut Connection| Ok(!renew_write(conn)?);
-    let row = [for_readers, vec!["~{lock:app:*}:lease".into()]].concat();
-    bench.assert_exact(&row, &[(&writes, &renew_write), (&nothing, &too_late)]);
+fn take(kind: Kind, all: &Tokens, conn: &mut Connection) -> Result<bool> {
+    let kind = shared(kind).unwrap_or(kind);
+    kind.try_acquire(conn, NAME, &all.ours)
 }
 
-#[test]
-fn what_the_table_names_for_semaphore() {
-    let mut bench = Bench::start();
-    let [token, other] = [Token::random(), Token::random()];
-    let take = |conn: &mut Connection| {
-        assert!(semaphore::try_acquire(conn, NAME, 2, &token, LEASE).unwrap());
-    };
-    // The next acquire removes it, or the release of the last permit.
-    let with_one_that_ended = |conn: &mut Connection| {
-        take(conn);
-        let short = Duration::from_millis(1);
-        assert!(semaphore::try_acquire(conn, NAME, 2, &other, short).unwrap());
-        thread::sleep(Duration::from_millis(5));
-    };
+fn renew(kind: Kind, all: &Tokens, conn: &mut Connection) -> Result<bool> {
+    kind.renew.unwrap()(conn, NAME, &all.ours, LONGER)
+}
 
-    let acquire = |conn: &mut Connection| {
-        let third = Token::random();
-        Ok(semaphore::try_acquire(conn, NAME, 2, &other, LEASE)?
-            && !semaphore::acquire(conn, NAME, 2, &third, Duration::ZERO, LEASE)?)
+fn release(kind: Kind, all: &Tokens, conn: &mut Connection) -> Result<bool> {
+    (kind.release)(conn, NAME, &all.ours)
+}
+
+fn free(_: Kind, _: &Tokens, _: &mut Connection) {}
+
+fn ours(kind: Kind, all: &Tokens, conn: &mut Connection) {
+    assert!(take(kind, all, conn).unwrap());
+}
+
+fn by_a_rival(kind: Kind, all: &Tokens, conn: &mut Connection) {
+    assert!(kind.rival().try_acquire(conn, NAME, &all.theirs).unwrap());
+}
+
+/// The same kind, if two may hold it.
+fn shared(kind: Kind) -> Option<Kind> {
+    if kind.name == PERMIT.name {
+        return Some(ONE_OF_TWO_PERMITS);
+    }
+    SHARED.into_iter().find(|it| it.name == kind.name)
+}
+
+/// Only kinds that several may hold have these.
+fn beside_one_that_ended(kind: Kind, all: &Tokens, conn: &mut Connection) {
+    let Some(shared) = shared(kind) else {
+        return;
     };
-    let row = rules("`semaphore::try_acquire`,");
-    let the_first = |conn: &mut Connection| semaphore::try_acquire(conn, NAME, 2, &token, LEASE);
-    // The companion has the fencing token of a mutex, and its end.
-    let with_another_kind = |conn: &mut Connection| {
-        let fence = ["{lock:app:a}:lease", "fence", "7"];
-        redis::cmd("HSET").arg(&fence).exec(conn).unwrap();
-    };
-    let scenes: [Scene<'_>; 3] = [
-        (&with_one_that_ended, &acquire),
-        (&nothing, &the_first),
-        (&with_another_kind, &the_first),
+    assert!(shared.try_acquire(conn, NAME, &all.theirs).unwrap());
+    let short = Duration::from_millis(1);
+    assert!((shared.grant)(conn, NAME, &all.over, short).unwrap());
+    // A level counts for 100 ms after its end.
+    thread::sleep(Duration::from_millis(110));
+}
+
+/// The keys end with the other one from then on.
+fn before_a_shorter_one(kind: Kind, all: &Tokens, conn: &mut Connection) {
+    let shared = shared(kind).unwrap_or(kind);
+    assert!((shared.grant)(conn, NAME, &all.ours, LONGER).unwrap());
+    let _ = shared.try_acquire(conn, NAME, &all.theirs).unwrap();
+}
+
+fn beside_the_fence_of_another_kind(_: Kind, _: &Tokens, conn: &mut Connection) {
+    let fence = ["{lock:app:a}:lease", "fence", "7"];
+    redis::cmd("HSET").arg(&fence).exec(conn).unwrap();
+}
+
+/// Entered twice by a program that writes no companion.
+fn of_the_notes(kind: Kind, _: &Tokens, conn: &mut Connection) {
+    if kind.name == LEVEL.name {
+        let entered = ["lock:app:a", "ours", "2"];
+        redis::cmd("HSET").arg(&entered).exec(conn).unwrap();
+    }
+}
+
+/// The rules, and what they are for.
+type Row<'r> = (Vec<String>, &'r [(Kind, &'r [Step])]);
+
+#[test]
+fn what_the_table_names_for_every_kind() {
+    let [_, two_key, [hash_reader, hash_writer]] = READ_WRITE;
+    let reader = "a reader of `read_write`";
+    let of_the_companion = "~{lock:app:*}:lease".to_owned();
+    let renew_write = [of(&["`renew_read`"]), vec![of_the_companion]].concat();
+    let table: [Row<'_>; 18] = [
+        (of(&["`mutex::try_acquire`,"]), &[(MUTEX, ACQUIRES)]),
+        (of(&["`mutex::try_acquire_unfenced`"]), &[(BARE, ACQUIRES)]),
+        (of(&["`mutex::renew`"]), &[(MUTEX, RENEWS)]),
+        (of(&["`mutex::release`"]), &[(MUTEX, RELEASES)]),
+        (of(&["`reentrant::try_acquire`"]), &[(LEVEL, ACQUIRES)]),
+        (of(&["`reentrant::renew`"]), &[(LEVEL, RENEWS)]),
+        (of(&["`reentrant::release`"]), &[(LEVEL, RELEASES)]),
+        (of(&["`reentrant::holds`"]), &[(LEVEL, LISTS)]),
+        (of(&[reader]), &[(READER, ACQUIRES), (READER, RELEASES)]),
+        // Its list adds to a reader's.
+        (
+            of(&[reader, "a writer of `read_write`"]),
+            &[(READER, RELEASES), (WRITER, ACQUIRES), (WRITER, RELEASES)],
+        ),
+        (of(&["`renew_read`"]), &[(READER, RENEWS)]),
+        (renew_write, &[(WRITER, RENEWS)]),
+        (of(&["`semaphore::try_acquire`,"]), &[(PERMIT, ACQUIRES)]),
+        (of(&["`semaphore::renew`"]), &[(PERMIT, RENEWS)]),
+        (of(&["`semaphore::release`"]), &[(PERMIT, RELEASES)]),
+        (of(&["`semaphore::holders`"]), &[(PERMIT, LISTS)]),
+        (
+            of(&["a reader of `two_key`"]),
+            &[(two_key[0], ACQUIRES), (two_key[0], RELEASES)],
+        ),
+        (
+            of(&["a writer of `two_key`"]),
+            &[(two_key[1], ACQUIRES), (two_key[1], RELEASES)],
+        ),
     ];
-    bench.assert_exact(&row, &scenes);
-    let renew = |conn: &mut Connection| semaphore::renew(conn, NAME, &token, LONGER);
-    bench.assert_exact(&rules("`semaphore::renew`"), &[(&take, &renew)]);
-    let release = |conn: &mut Connection| semaphore::release(conn, NAME, &token);
-    // The keys end with the other permit from then on.
-    let before_a_shorter_one = |conn: &mut Connection| {
-        assert!(semaphore::try_acquire(conn, NAME, 2, &token, LONGER).unwrap());
-        assert!(semaphore::try_acquire(conn, NAME, 2, &other, LEASE).unwrap());
-    };
-    let row = rules("`semaphore::release`");
-    let scenes: [Scene<'_>; 2] = [
-        (&with_one_that_ended, &release),
-        (&before_a_shorter_one, &release),
+    let one_hash = [
+        (hash_reader, ACQUIRES),
+        (hash_reader, RELEASES),
+        (hash_writer, ACQUIRES),
+        (hash_writer, RELEASES),
     ];
-    bench.assert_exact(&row, &scenes);
-    let holders = |conn: &mut Connection| Ok(semaphore::holders(conn, NAME)?.len() == 1);
-    bench.assert_exact(&rules("`semaphore::holders`"), &[(&take, &holders)]);
-}
-
-#[test]
-fn what_the_table_names_for_the_editions() {
-    let mut bench = Bench::start();
-    let [token, other] = [Token::random(), Token::random()];
-    let keys = two_key::Keys::new("readKey", "writeKey").unwrap();
-    let leases = one_hash::Lifetimes::default();
-
-    let reads = |conn: &mut Connection| {
-        Ok(
-            two_key::acquire_read(conn, &keys, &token, Duration::ZERO, LEASE)?
-                && two_key::acquire_read(conn, &keys, &other, Duration::ZERO, LEASE)?
-                && two_key::release_read(conn, &keys, &token)?
-                && two_key::release_read(conn, &keys, &other)?,
-        )
+    let table = table
+        .into_iter()
+        .chain([(of(&["`one_hash`"]), &one_hash[..])]);
+    let tokens = Tokens {
+        ours: Token::random(),
+        theirs: Token::random(),
+        over: Token::random(),
     };
-    bench.assert_exact(&rules("a reader of `two_key`"), &[(&nothing, &reads)]);
-    let writes = |conn: &mut Connection| {
-        Ok(
-            two_key::acquire_write(conn, &keys, &token, Duration::ZERO, LEASE)?
-                && two_key::acquire_write(conn, &keys, &token, Duration::ZERO, LONGER)?
-                && two_key::release_write(conn, &keys, &token)?,
-        )
-    };
-    bench.assert_exact(&rules("a writer of `two_key`"), &[(&nothing, &writes)]);
-    let both = |conn: &mut Connection| {
-        let key = "hashKey";
-        Ok(
-            one_hash::acquire_read(conn, key, &token, Duration::ZERO, &leases)?
-                && one_hash::release_read(conn, key, &token, &leases)?
-                && one_hash::acquire_write(conn, key, &token, Duration::ZERO, &leases)?
-                && one_hash::release_write(conn, key, &token, &leases)?,
-        )
-    };
-    bench.assert_exact(&rules("`one_hash`"), &[(&nothing, &both)]);
+    at_once(table, |(rules, scenes)| {
+        let steps = scenes.iter().flat_map(|(kind, steps)| {
+            let steps = steps.iter().map(|step| (*kind, step));
+            steps.collect::<Vec<_>>()
+        });
+        let closures: Vec<_> = steps
+            .map(|(kind, (prepare, run))| {
+                let tokens = &tokens;
+                let prepare = move |conn: &mut Connection| prepare(kind, tokens, conn);
+                let run = move |conn: &mut Connection| run(kind, tokens, conn);
+                (prepare, run)
+            })
+            .collect();
+        let scenes: Vec<Scene<'_>> = closures
+            .iter()
+            .map(|(prepare, run)| (prepare as &dyn Fn(&mut Connection), run as _))
+            .collect();
+        Bench::start().assert_exact(&rules, &scenes);
+    });
 }
 
 #[test]
@@ -305,7 +301,7 @@ fn what_the_table_names_for_the_books_semaphores() {
         ("`acquire_semaphore_with_lock`", acquire_semaphore_with_lock),
     ] {
         let row = rules(name);
-        bench.assert_exact(&row, &[(&nothing, &asks(acquire))]);
+        bench.assert_exact(&row, &[(&|_| {}, &asks(acquire))]);
     }
 
     let held = |conn: &mut Connection| {

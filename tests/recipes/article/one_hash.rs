@@ -7,7 +7,7 @@ use crate::common::{
     SLACK,
     hash_world::{KEY, World, tokens},
 };
-use leasehold::book::article::one_hash::{Lifetimes, acquire_read, acquire_write};
+use leasehold::book::article::one_hash::{acquire_read, acquire_write};
 use redis::Commands;
 
 const WAIT: Duration = Duration::from_secs(5);
@@ -118,13 +118,4 @@ fn a_writer_whose_mode_is_gone_has_lost_the_lock() {
     assert!(!a.stops_writing(&lost) && a.writes(&next));
     assert_eq!(a.fields(), 2, "no field of the other remains");
     assert!(!a.stops_writing(&lost) && a.stops_writing(&next));
-}
-
-#[test]
-fn the_articles_durations() {
-    let Lifetimes { read, write, key } = Lifetimes::default();
-    assert_eq!(
-        [key, read, write].map(|length| length.as_secs()),
-        [10, 1, 3]
-    );
 }

@@ -196,21 +196,6 @@ fn trap_37_f_no_change_of_mode_and_no_second_entry() {
     assert!(!a.writes(&another), "second entry");
 }
 
-/// Cannot be fixed: the article's readers would check no field for a waiting writer's intent.
-#[test]
-fn trap_37_f_steady_readers_starve_writers() {
-    let mut a = World::new();
-    let mut last = Token::random();
-    assert!(a.reads(&last));
-    for _ in 0..50 {
-        let [next, writer] = tokens();
-        assert!(a.reads(&next) && a.stops_reading(&last));
-        let waited = acquire_write(&mut a.conn, KEY, &writer, Duration::ZERO, &a.leases);
-        assert!(!waited.unwrap());
-        last = next;
-    }
-}
-
 #[test]
 fn trap_37_g_a_release_says_whether_the_lock_was_still_held() {
     let mut a = World::new();

@@ -7,7 +7,7 @@ use super::{
     put, token,
 };
 use crate::common::{
-    kinds::{COMPANION, LEASE, LEVEL, MUTEX, PERMIT, READ_WRITE, READER, WRITER},
+    kinds::{COMPANION, LEASE, LEVEL, LONGER, MUTEX, PERMIT, READ_WRITE, READER, WRITER},
     start,
     wait::calls,
 };
@@ -70,7 +70,7 @@ fn stray_fields_beside_levels_are_ignored() {
         ];
         put(&mut conn, COMPANION, &words);
         assert!(
-            (LEVEL.try_acquire)(&mut conn, "a", &token()).unwrap(),
+            LEVEL.try_acquire(&mut conn, "a", &token()).unwrap(),
             "hold {hold:?}"
         );
         assert!((LEVEL.release)(&mut conn, "a", &token()).unwrap());
@@ -84,8 +84,8 @@ fn an_expiry_at_the_limit_of_time_is_kept() {
     let (_server, mut conn) = start();
     put(&mut conn, LOCK, &["HSET", "?", "ours", "1"]);
     put(&mut conn, LOCK, &["PEXPIRE", "?", "9000000000000000000"]);
-    assert!((LEVEL.try_acquire)(&mut conn, "a", &token()).unwrap());
-    assert!(LEVEL.renew.unwrap()(&mut conn, "a", &token()).unwrap());
+    assert!(LEVEL.try_acquire(&mut conn, "a", &token()).unwrap());
+    assert!(LEVEL.renew.unwrap()(&mut conn, "a", &token(), LONGER).unwrap());
     assert!(conn.pttl::<_, i64>(LOCK).unwrap() > 8_000_000_000_000_000_000);
     assert!((LEVEL.release)(&mut conn, "a", &token()).unwrap());
     put(&mut conn, COMPANION, &["DEL", "?"]);
@@ -114,10 +114,13 @@ fn times_of_readers_and_writers_and_stray_fields() {
                 assert_stops(
                     &mut conn,
                     &format!("{}: renew", kind.name),
-                    |conn, token| renew(conn, "a", token).map(drop),
+                    |conn, token| renew(conn, "a", token, LONGER).map(drop),
                 );
             } else {
-                assert!(!renew(&mut conn, "a", &token()).unwrap(), "{value:?}");
+                assert!(
+                    !renew(&mut conn, "a", &token(), LONGER).unwrap(),
+                    "{value:?}"
+                );
             }
             assert_no_acquire(&mut conn, kind);
             assert_stops(
@@ -139,11 +142,11 @@ fn the_largest_time_of_a_reader_is_valid() {
         LOCK,
         &["HSET", "?", "kind", "rw", "r:somebody", largest],
     );
-    assert!(!(WRITER.try_acquire)(&mut conn, "a", &token()).unwrap());
-    assert!((READER.try_acquire)(&mut conn, "a", &token()).unwrap());
+    assert!(!WRITER.try_acquire(&mut conn, "a", &token()).unwrap());
+    assert!(READER.try_acquire(&mut conn, "a", &token()).unwrap());
     let left: i64 = conn.pttl(LOCK).unwrap();
     assert!(left > 9_000_000_000_000_000 - 9_000_000_000_000, "{left}");
-    assert!(READER.renew.unwrap()(&mut conn, "a", &token()).unwrap());
+    assert!(READER.renew.unwrap()(&mut conn, "a", &token(), LONGER).unwrap());
     assert!((READER.release)(&mut conn, "a", &token()).unwrap());
     assert_eq!(conn.hget(LOCK, "r:somebody"), Ok(largest.to_owned()));
 }
@@ -155,7 +158,7 @@ fn a_lock_without_holders_or_expiry_is_free_and_gets_one() {
         "HSET", "?", "kind", "rw", "w:dead", "1", "i:dead", "0", "r:dead", "007",
     ];
     put(&mut conn, LOCK, &dead);
-    assert!((WRITER.try_acquire)(&mut conn, "a", &token()).unwrap());
+    assert!(WRITER.try_acquire(&mut conn, "a", &token()).unwrap());
     assert!((1..=10_001).contains(&conn.pttl::<_, i64>(LOCK).unwrap()));
     assert_eq!(conn.hlen(LOCK), Ok(2));
 }
@@ -169,7 +172,7 @@ fn the_greatest_fencing_token() {
             COMPANION,
             &["HSET", "?", "fence", "9007199254740990"],
         );
-        assert!((kind.try_acquire)(&mut conn, "a", &token()).unwrap());
+        assert!(kind.try_acquire(&mut conn, "a", &token()).unwrap());
         assert_eq!(conn.hget(COMPANION, "fence"), Ok(9_007_199_254_740_991_u64));
         flush(&mut conn);
     }
@@ -213,19 +216,19 @@ fn two_key_treats_other_values_as_a_reader() {
     ];
     for value in values {
         conn.pset_ex::<_, _, ()>(reader.key, value, 60_000).unwrap();
-        assert!(!(writer.try_acquire)(&mut conn, "a", &token()).unwrap());
+        assert!(!writer.try_acquire(&mut conn, "a", &token()).unwrap());
         assert!(!(reader.release)(&mut conn, "a", &token()).unwrap());
         assert_eq!(conn.get(reader.key), Ok(value.to_owned()));
         assert!(reader.use_once(&mut conn), "{value}");
-        assert!(!(writer.try_acquire)(&mut conn, "a", &token()).unwrap());
+        assert!(!writer.try_acquire(&mut conn, "a", &token()).unwrap());
         let left: i64 = conn.pttl(reader.key).unwrap();
         assert!((50_000..=60_001).contains(&left), "{value}: {left}");
     }
     // And gets no expiry if it has none.
     conn.set::<_, _, ()>(reader.key, "1").unwrap();
-    assert!((reader.try_acquire)(&mut conn, "a", &token()).unwrap());
+    assert!(reader.try_acquire(&mut conn, "a", &token()).unwrap());
     assert!(!(reader.release)(&mut conn, "a", &token()).unwrap());
-    assert!(!(writer.try_acquire)(&mut conn, "a", &token()).unwrap());
+    assert!(!writer.try_acquire(&mut conn, "a", &token()).unwrap());
     let kept = (conn.pttl(reader.key), conn.get(reader.key));
     assert_eq!(kept, (Ok(-1), Ok("1".to_owned())));
 }
@@ -257,7 +260,7 @@ fn one_hash_does_not_read_all_of_a_large_hash() {
         assert_stops(
             &mut conn,
             &format!("{}: acquire", kind.name),
-            |conn, token| (kind.try_acquire)(conn, "a", token).map(drop),
+            |conn, token| kind.try_acquire(conn, "a", token).map(drop),
         );
     }
     // `State` has read it each time.

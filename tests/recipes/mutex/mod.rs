@@ -3,12 +3,11 @@
 mod end;
 mod set_options;
 
-use crate::common;
 use std::time::Duration;
 
 use crate::common::start;
 use leasehold::{
-    Error, Token, acquire_lock, acquire_lock_with_timeout,
+    Token, acquire_lock, acquire_lock_with_timeout,
     recipes::{
         mutex,
         mutex::{End, Grant},
@@ -19,7 +18,6 @@ use redis::{Commands, Connection};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: End = End::After(Duration::from_secs(10));
-const MINUTE: End = End::After(Duration::from_mins(1));
 
 fn try_acquire(conn: &mut Connection, token: &Token, end: End) -> Option<Grant> {
     mutex::try_acquire(conn, "a", token, end).unwrap()
@@ -28,60 +26,6 @@ fn try_acquire(conn: &mut Connection, token: &Token, end: End) -> Option<Grant> 
 /// The lock's remaining milliseconds, -1 without an end, -2 if free.
 fn left(conn: &mut Connection) -> i64 {
     conn.pttl("lock:a").unwrap()
-}
-
-#[test]
-fn it_excludes_until_it_is_released() {
-    let (_server, mut conn) = start();
-    let (ours, theirs) = (Token::random(), Token::random());
-    let first = try_acquire(&mut conn, &ours, LEASE).unwrap();
-    assert_eq!(
-        conn.get::<_, String>("lock:a").unwrap(),
-        ours.to_string(),
-        "the value is the token"
-    );
-    assert!((9_000..=10_000).contains(&left(&mut conn)));
-    assert_eq!(try_acquire(&mut conn, &theirs, LEASE), None);
-    assert!(mutex::release(&mut conn, "a", &ours).unwrap());
-    assert_eq!(left(&mut conn), -2);
-    assert!(!mutex::release(&mut conn, "a", &ours).unwrap());
-    let second = try_acquire(&mut conn, &theirs, LEASE).unwrap();
-    assert!(second.fencing_token() > first.fencing_token());
-}
-
-#[test]
-fn an_attempt_sent_twice_is_granted_once() {
-    let (_server, mut conn) = start();
-    let token = Token::random();
-    let first = try_acquire(&mut conn, &token, MINUTE);
-    assert_eq!(
-        try_acquire(&mut conn, &token, LEASE),
-        first,
-        "the same fencing token"
-    );
-    assert!(left(&mut conn) > 59_000, "never shortened");
-    assert_eq!(
-        try_acquire(&mut conn, &token, End::After(Duration::from_mins(2))),
-        first
-    );
-    assert!(left(&mut conn) > 119_000, "lengthened");
-    assert!(mutex::release(&mut conn, "a", &token).unwrap());
-    assert_eq!(left(&mut conn), -2, "one release is enough");
-}
-
-#[test]
-fn renewing_never_shortens() {
-    let (_server, mut conn) = start();
-    let token = Token::random();
-    try_acquire(&mut conn, &token, MINUTE).unwrap();
-    assert!(mutex::renew(&mut conn, "a", &token, SECOND).unwrap());
-    assert!(left(&mut conn) > 59_000);
-    assert!(mutex::renew(&mut conn, "a", &token, 100 * SECOND).unwrap());
-    assert!(left(&mut conn) > 99_000);
-    conn.pexpire::<_, ()>("{lock:a}:lease", 1_000).unwrap();
-    assert!(mutex::renew(&mut conn, "a", &token, SECOND).unwrap());
-    let companion: i64 = conn.pttl("{lock:a}:lease").unwrap();
-    assert!(companion > left(&mut conn), "its companion outlives it");
 }
 
 #[test]
@@ -170,25 +114,4 @@ fn a_mutex_and_any_set_nx_lock_exclude_each_other() {
     assert!(left(&mut conn) <= 10_000);
     let theirs: Token = "somebody".parse().unwrap();
     assert!(mutex::release(&mut conn, "a", &theirs).unwrap());
-}
-
-#[test]
-fn bad_arguments_are_refused_before_anything_is_sent() {
-    let (server, mut conn) = start();
-    let token = Token::random();
-    let mut monitor = common::monitor::Monitor::start(&server).unwrap();
-    for lease in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
-        let refused = [
-            mutex::try_acquire(&mut conn, "a", &token, End::After(lease)).map(drop),
-            mutex::acquire(&mut conn, "a", &token, SECOND, End::After(lease)).map(drop),
-            mutex::try_acquire_unfenced(&mut conn, "a", &token, lease).map(drop),
-            mutex::renew(&mut conn, "a", &token, lease).map(drop),
-            mutex::release(&mut conn, "", &token).map(drop),
-            mutex::try_acquire(&mut conn, "a:lease", &token, LEASE).map(drop),
-        ];
-        for result in refused {
-            assert!(matches!(result, Err(Error::Invalid { .. })), "{result:?}");
-        }
-    }
-    assert_eq!(monitor.commands().unwrap(), Vec::<String>::new());
 }

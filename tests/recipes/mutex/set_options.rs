@@ -19,13 +19,6 @@ fn set(conn: &mut Connection, value: &str, options: &str) -> RedisResult<Value> 
     command.query(conn)
 }
 
-#[track_caller]
-fn assert_refused(conn: &mut Connection, options: &str, why: &str) {
-    let error = set(conn, "x", options).unwrap_err().to_string();
-    assert!(error.contains(why), "{options}: {error}");
-    assert!(!conn.exists::<_, bool>("lock:a").unwrap());
-}
-
 /// -1: without an end, -2: no key.
 fn left(conn: &mut Connection) -> i64 {
     conn.pttl("lock:a").unwrap()
@@ -49,55 +42,75 @@ fn the_recipe_sends_nx_and_px_and_no_other() {
     assert_eq!(sets, ["SET lock:a ours NX PX 11", "SET lock:a ours PX 11"]);
 }
 
-#[test]
-fn px_refuses_zero_and_fractions() {
-    let (_server, mut conn) = start();
-    assert_refused(&mut conn, "NX PX 0", "invalid expire");
-    assert_refused(&mut conn, "NX PX -1", "invalid expire");
-    assert_refused(&mut conn, "NX PX 0.5", "not an integer");
-    let token = Token::random();
-    let short = End::After(Duration::from_micros(100));
-    assert!(matches!(
-        mutex::try_acquire(&mut conn, "a", &token, short),
-        Err(Error::Invalid { .. })
-    ));
+/// The answer of the server, and the milliseconds that the key then has.
+enum Answer {
+    Refused(&'static str),
+    Is(Value, i64),
 }
+use Answer::{Is, Refused};
+
+const FOREVER: i64 = -1;
+const NO_KEY: i64 = -2;
 
 #[test]
-fn ex_refuses_a_lease_below_a_second() {
+fn what_each_option_does_to_a_free_lock() {
     let (_server, mut conn) = start();
-    assert_refused(&mut conn, "NX EX 0", "invalid expire");
-    assert_refused(&mut conn, "NX EX 0.5", "not an integer");
-    let short = End::After(Duration::from_millis(900));
-    let granted = mutex::try_acquire(&mut conn, "a", &Token::random(), short).unwrap();
-    assert!(granted.is_some() && left(&mut conn) <= 900);
-}
-
-#[test]
-fn a_moment_in_the_past_answers_ok_and_leaves_no_lock() {
-    let (_server, mut conn) = start();
-    for past in ["PXAT 1700000000000", "EXAT 1700000000"] {
-        assert_eq!(
-            set(&mut conn, "x", &format!("NX {past}")).unwrap(),
-            Value::Okay
-        );
-        assert_eq!(left(&mut conn), -2, "{past}");
+    for (options, answer) in [
+        ("NX PX 10000", Is(Value::Okay, 10_000)),
+        ("NX PX 0", Refused("invalid expire")),
+        ("NX PX -1", Refused("invalid expire")),
+        ("NX PX 0.5", Refused("not an integer")),
+        ("NX EX 0", Refused("invalid expire")),
+        ("NX EX 0.5", Refused("not an integer")),
+        ("NX EXAT 0", Refused("invalid expire")),
+        // The answer of a lock that was acquired, and there is none.
+        ("NX PXAT 1700000000000", Is(Value::Okay, NO_KEY)),
+        ("NX EXAT 1700000000", Is(Value::Okay, NO_KEY)),
+        ("NX KEEPTTL", Is(Value::Okay, FOREVER)),
+        // It takes held locks, and no free one.
+        ("XX PX 10000", Is(Value::Nil, NO_KEY)),
+        ("NX XX", Refused("syntax")),
+        ("NX EX 10 KEEPTTL", Refused("syntax")),
+        ("NX EX 10 PX 10", Refused("syntax")),
+        ("NX PX 10 PXAT 1700000000000", Refused("syntax")),
+    ] {
+        let (said, lasts) = (set(&mut conn, "x", options), left(&mut conn));
+        match answer {
+            Refused(why) => {
+                let error = said.unwrap_err().to_string();
+                assert!(error.contains(why), "{options}: {error}");
+                assert_eq!(lasts, NO_KEY, "{options}");
+            }
+            Is(answer, longest) => {
+                assert_eq!(said.unwrap(), answer, "{options}");
+                assert!(
+                    lasts <= longest && lasts * longest > 0,
+                    "{options}: {lasts}"
+                );
+            }
+        }
+        conn.del::<_, ()>("lock:a").unwrap();
     }
-    assert_refused(&mut conn, "NX EXAT 0", "invalid expire");
-    let past = End::At(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000));
-    let refused = mutex::try_acquire(&mut conn, "a", &Token::random(), past);
-    assert!(
-        matches!(
-            refused,
-            Err(Error::Invalid {
-                argument: "end",
-                ..
-            })
-        ),
-        "{refused:?}"
-    );
 }
 
+#[test]
+fn what_takes_a_held_lock_is_noticed() {
+    let (_server, mut conn) = start();
+    let lease = Duration::from_secs(10);
+    for options in ["", "KEEPTTL", "XX PX 10000"] {
+        let ours = Token::random();
+        mutex::try_acquire(&mut conn, "a", &ours, End::After(lease))
+            .unwrap()
+            .unwrap();
+        assert_eq!(set(&mut conn, "theirs", options).unwrap(), Value::Okay);
+        assert_eq!(left(&mut conn) == FOREVER, options.is_empty(), "{options}");
+        assert!(!mutex::renew(&mut conn, "a", &ours, lease).unwrap());
+        assert!(!mutex::release(&mut conn, "a", &ours).unwrap());
+        conn.del::<_, ()>("lock:a").unwrap();
+    }
+}
+
+/// `EXAT` is in whole seconds; `End::At` keeps the milliseconds.
 #[test]
 fn exat_expires_up_to_a_second_early() {
     let (_server, mut conn) = start();
@@ -125,42 +138,6 @@ fn end_of(conn: &mut Connection) -> u64 {
 }
 
 #[test]
-fn keepttl_leaves_a_free_key_without_expiry() {
-    let (_server, mut conn) = start();
-    assert_eq!(set(&mut conn, "x", "NX KEEPTTL").unwrap(), Value::Okay);
-    assert_eq!(left(&mut conn), -1, "a lock that never ends");
-    let (ours, theirs) = (Token::random(), Token::random());
-    let lease = End::After(Duration::from_secs(10));
-    conn.del::<_, ()>("lock:a").unwrap();
-    mutex::try_acquire(&mut conn, "a", &ours, lease)
-        .unwrap()
-        .unwrap();
-    set(&mut conn, &theirs.to_string(), "XX KEEPTTL").unwrap();
-    assert!(left(&mut conn) > 9_000);
-    assert!(
-        !mutex::renew(&mut conn, "a", &ours, Duration::from_secs(10)).unwrap(),
-        "taken over"
-    );
-}
-
-#[test]
-fn xx_takes_a_held_lock_and_never_a_free_one() {
-    let (_server, mut conn) = start();
-    assert_eq!(set(&mut conn, "x", "XX PX 10000").unwrap(), Value::Nil);
-    assert_eq!(left(&mut conn), -2);
-    let ours = Token::random();
-    let lease = End::After(Duration::from_secs(10));
-    mutex::try_acquire(&mut conn, "a", &ours, lease)
-        .unwrap()
-        .unwrap();
-    assert_eq!(set(&mut conn, "x", "XX PX 10000").unwrap(), Value::Okay);
-    assert!(
-        !mutex::release(&mut conn, "a", &ours).unwrap(),
-        "taken over"
-    );
-}
-
-#[test]
 fn get_inverts_the_answer() {
     let (_server, mut conn) = start();
     match set(&mut conn, "x", "NX GET PX 10000") {
@@ -175,32 +152,6 @@ fn get_inverts_the_answer() {
         }
         Err(before_redis_7) => assert!(before_redis_7.to_string().contains("syntax")),
     }
-}
-
-#[test]
-fn contradictory_options_are_refused() {
-    let (_server, mut conn) = start();
-    for options in [
-        "NX XX",
-        "NX EX 10 KEEPTTL",
-        "NX EX 10 PX 10",
-        "NX PX 10 PXAT 1700000000000",
-    ] {
-        assert_refused(&mut conn, options, "syntax");
-    }
-}
-
-#[test]
-fn without_nx_a_set_takes_the_lock_and_its_expiry() {
-    let (_server, mut conn) = start();
-    let ours = Token::random();
-    let lease = End::After(Duration::from_secs(10));
-    mutex::try_acquire(&mut conn, "a", &ours, lease)
-        .unwrap()
-        .unwrap();
-    set(&mut conn, "x", "").unwrap();
-    assert_eq!(left(&mut conn), -1);
-    assert!(!mutex::release(&mut conn, "a", &ours).unwrap());
 }
 
 #[test]

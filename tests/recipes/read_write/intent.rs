@@ -1,13 +1,12 @@
 //! A waiting writer keeps new readers out while it waits, and hardly longer.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 use crate::common::{
-    Proxy, SLACK, State,
+    Proxy, State,
     clock::millis,
     start,
     wait::{PATIENCE, TOO_SLOW, at_once, calls, comes_true},
@@ -82,46 +81,6 @@ fn an_intent_survives_the_last_release_and_does_not_block_writers() {
             .unwrap()
             .is_some()
     );
-}
-
-#[test]
-fn a_writer_is_not_starved_by_a_stream_of_readers() {
-    let (server, mut conn) = start();
-    let (stop, entries) = (AtomicBool::new(false), AtomicU64::new(0));
-    let mut readers = server.connection().unwrap();
-    thread::scope(|scope| {
-        // Each reader acquires before the last one releases, so there is always one unless they are
-        // kept out.
-        scope.spawn(|| {
-            let mut last = Token::random();
-            assert!(try_acquire_read(&mut readers, "a", &last, LEASE).unwrap());
-            while !stop.load(Ordering::Relaxed) {
-                let next = Token::random();
-                let overlaps = try_acquire_read(&mut readers, "a", &next, LEASE).unwrap();
-                assert!(release_read(&mut readers, "a", &last).unwrap());
-                if !overlaps {
-                    assert!(acquire_read(&mut readers, "a", &next, LEASE, LEASE).unwrap());
-                }
-                last = next;
-                entries.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-        assert!(comes_true(|| entries.load(Ordering::Relaxed) > 20));
-        let (writer, asked) = (Token::random(), Instant::now());
-        let wait = LEASE;
-        let granted =
-            acquire_write(&mut conn, "a", &writer, wait, LEASE).map(|grant| grant.is_some());
-        let (took, held) = (asked.elapsed(), matches!(granted, Ok(true)));
-        let released = held.then(|| release_write(&mut conn, "a", &writer));
-        let came = entries.load(Ordering::Relaxed);
-        assert!(comes_true(|| entries.load(Ordering::Relaxed) > came + 1));
-        stop.store(true, Ordering::Relaxed);
-        assert!(
-            held && took < Duration::from_millis(750) + SLACK,
-            "{granted:?} after {took:?}"
-        );
-        assert!(released.unwrap().unwrap());
-    });
 }
 
 /// Runs concurrently: each mostly waits.

@@ -3,24 +3,20 @@
 mod intent;
 mod races;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::common::{SLACK, State, clock::millis, start, wait::calls};
+use crate::common::{clock::millis, start};
 use leasehold::{
     Error, Token,
     recipes::read_write::{
-        acquire_read, acquire_write, release_read, release_write, renew_read, renew_write,
-        try_acquire_read, try_acquire_write,
+        acquire_read, acquire_write, release_read, release_write, renew_write, try_acquire_read,
+        try_acquire_write,
     },
 };
 use redis::{Commands, Connection};
 
 const LEASE: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(60);
-
-type Acquire = fn(&mut Connection, &Token, Duration) -> bool;
-type Renew = fn(&mut Connection, &str, &Token, Duration) -> leasehold::Result<bool>;
-type Release = fn(&mut Connection, &str, &Token) -> leasehold::Result<bool>;
 
 fn reads(conn: &mut Connection, token: &Token, lease: Duration) -> bool {
     try_acquire_read(conn, "a", token, lease).unwrap()
@@ -37,26 +33,6 @@ fn end_of(conn: &mut Connection, field: &str) -> Option<i64> {
 
 fn is_free(conn: &mut Connection) -> bool {
     !conn.exists::<_, bool>("lock:a").unwrap()
-}
-
-#[test]
-fn readers_share_and_a_writer_is_alone() {
-    let (_server, mut conn) = start();
-    let [one, two, writer, other] = [(); 4].map(|()| Token::random());
-
-    assert!(reads(&mut conn, &one, LEASE));
-    assert!(reads(&mut conn, &two, LEASE));
-    assert!(!writes_alone(&mut conn, &writer, LEASE));
-    assert!(release_read(&mut conn, "a", &one).unwrap());
-    assert!(!writes_alone(&mut conn, &writer, LEASE));
-    assert!(release_read(&mut conn, "a", &two).unwrap());
-    assert!(is_free(&mut conn));
-
-    assert!(writes_alone(&mut conn, &writer, LEASE));
-    assert!(!writes_alone(&mut conn, &other, LEASE));
-    assert!(!reads(&mut conn, &other, LEASE));
-    assert!(release_write(&mut conn, "a", &writer).unwrap());
-    assert!(is_free(&mut conn));
 }
 
 /// The rows of the article's table: 读锁可重入, 锁只能被当前线程删除, 超时自动释放, 写锁当前线程可重入.
@@ -90,23 +66,6 @@ fn the_table_of_the_article() {
 }
 
 #[test]
-fn a_crashed_reader_blocks_nobody_past_its_own_lease() {
-    let (_server, mut conn) = start();
-    let [crashed, living, writer] = [(); 3].map(|()| Token::random());
-    assert!(reads(&mut conn, &crashed, SHORT));
-    let crashed_at = Instant::now();
-    assert!(reads(&mut conn, &living, LEASE));
-    assert!(renew_read(&mut conn, "a", &living, LEASE).unwrap());
-    assert!(release_read(&mut conn, "a", &living).unwrap());
-
-    let left: i64 = conn.pttl("lock:a").unwrap();
-    assert!(left <= 61, "the key outlives its last reader by {left} ms");
-    let grant = acquire_write(&mut conn, "a", &writer, LEASE, LEASE).unwrap();
-    assert!(grant.is_some() && crashed_at.elapsed() < SHORT + SLACK);
-    assert_eq!(end_of(&mut conn, &format!("r:{crashed}")), None);
-}
-
-#[test]
 fn the_key_expires_with_the_last_hold() {
     let (_server, mut conn) = start();
     let [long, short] = [(); 2].map(|()| Token::random());
@@ -123,29 +82,6 @@ fn the_key_expires_with_the_last_hold() {
         assert!((first..=last).contains(&ends), "{ends}: {first} to {last}");
         assert!(release_read(&mut conn, "a", token).unwrap());
     }
-    assert!(is_free(&mut conn));
-}
-
-#[test]
-fn an_attempt_sent_twice_is_granted_once_and_never_shortens() {
-    let (_server, mut conn) = start();
-    let [reader, writer] = [(); 2].map(|()| Token::random());
-
-    assert!(reads(&mut conn, &reader, LEASE * 6));
-    let ends = end_of(&mut conn, &format!("r:{reader}"));
-    assert!(reads(&mut conn, &reader, LEASE));
-    assert_eq!(end_of(&mut conn, &format!("r:{reader}")), ends);
-    assert!(conn.pttl::<_, i64>("lock:a").unwrap() > 50_000);
-    assert!(release_read(&mut conn, "a", &reader).unwrap());
-    assert!(is_free(&mut conn));
-
-    let granted = try_acquire_write(&mut conn, "a", &writer, LEASE).unwrap();
-    let again = try_acquire_write(&mut conn, "a", &writer, SHORT).unwrap();
-    assert!(granted.is_some());
-    assert_eq!(granted, again, "a second fencing token");
-    assert!(conn.pttl::<_, i64>("lock:a").unwrap() > 5_000);
-    assert!(release_write(&mut conn, "a", &writer).unwrap());
-    assert!(!release_write(&mut conn, "a", &writer).unwrap());
     assert!(is_free(&mut conn));
 }
 
@@ -175,38 +111,6 @@ fn a_hold_has_one_mode() {
 }
 
 #[test]
-fn renewing_extends_and_never_shortens() {
-    let (_server, mut conn) = start();
-    let token = Token::random();
-    let sides: [(&str, Acquire, Renew, Release); 2] = [
-        ("r:", reads, renew_read, release_read),
-        ("w:", writes_alone, renew_write, release_write),
-    ];
-    for (side, acquire, renew, release) in sides {
-        let field = format!("{side}{token}");
-        assert!(
-            !renew(&mut conn, "a", &token, LEASE).unwrap(),
-            "there is none"
-        );
-        assert!(acquire(&mut conn, &token, LEASE));
-        let ends = end_of(&mut conn, &field).unwrap();
-
-        assert!(renew(&mut conn, "a", &token, LEASE * 6).unwrap());
-        let later = end_of(&mut conn, &field).unwrap();
-        assert!(later >= ends + 50_000);
-        assert!(renew(&mut conn, "a", &token, SHORT).unwrap());
-        assert_eq!(end_of(&mut conn, &field), Some(later));
-        assert!(conn.pttl::<_, i64>("lock:a").unwrap() > 50_000);
-
-        assert!(release(&mut conn, "a", &token).unwrap());
-        assert!(!renew(&mut conn, "a", &token, LEASE).unwrap());
-        assert!(!release(&mut conn, "a", &token).unwrap());
-        assert!(is_free(&mut conn));
-    }
-    assert!(!renew_write(&mut conn, "a", &token, LEASE).unwrap());
-}
-
-#[test]
 fn the_companion_lives_longer_than_the_lock() {
     let (_server, mut conn) = start();
     let (writer, day) = (Token::random(), Duration::from_hours(24));
@@ -224,31 +128,4 @@ fn the_companion_lives_longer_than_the_lock() {
     conn.persist::<_, ()>("{lock:a}:lease").unwrap();
     assert!(renew_write(&mut conn, "a", &writer, day).unwrap());
     assert_eq!(conn.pttl("{lock:a}:lease"), Ok(-1));
-}
-
-#[test]
-fn an_expired_hold_cannot_be_renewed() {
-    let (_server, mut conn) = start();
-    let [over, living] = [(); 2].map(|()| Token::random());
-    assert!(reads(&mut conn, &living, LEASE));
-    // The other reader keeps the key, so the field is still there.
-    let (field, past) = (format!("r:{over}"), millis(&mut conn) - 1);
-    let () = conn.hset("lock:a", &field, past).unwrap();
-    let before = State::of(&mut conn).unwrap();
-    assert!(!renew_read(&mut conn, "a", &over, LEASE).unwrap());
-    assert!(!release_read(&mut conn, "a", &over).unwrap());
-    assert_eq!(State::of(&mut conn).unwrap(), before);
-    // The next write removes it.
-    assert!(reads(&mut conn, &Token::random(), LEASE));
-    assert_eq!(end_of(&mut conn, &field), None);
-}
-
-#[test]
-fn a_renewal_reads_no_other_holder() {
-    let (_server, mut conn) = start();
-    let token = Token::random();
-    assert!(reads(&mut conn, &token, LEASE));
-    let before = calls(&mut conn, "hgetall").unwrap();
-    assert!(renew_read(&mut conn, "a", &token, LEASE).unwrap());
-    assert_eq!(calls(&mut conn, "hgetall").unwrap(), before);
 }

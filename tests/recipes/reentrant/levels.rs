@@ -218,25 +218,6 @@ fn a_release_leaves_an_acquisition_in_its_last_millisecond() {
 }
 
 #[test]
-fn an_expired_level_cannot_be_renewed() {
-    let (_server, mut conn) = start();
-    let (ours, over, stays) = (owner("ours"), Token::random(), Token::random());
-    let short = Duration::from_millis(1);
-    try_acquire(&mut conn, &ours, &stays).unwrap();
-    reentrant::try_acquire(&mut conn, "a", &ours, &over, short).unwrap();
-    // It still counts for 100 ms after its end.
-    thread::sleep(Duration::from_millis(150));
-    assert!(!reentrant::renew(&mut conn, "a", &ours, &over, MINUTE).unwrap());
-    assert_eq!(release(&mut conn, &ours, &over), Release::NotHeld);
-    let next = try_acquire(&mut conn, &ours, &Token::random()).unwrap();
-    assert_eq!(next.count(), 2, "it no longer counts");
-    assert_eq!(
-        release(&mut conn, &ours, &stays),
-        Release::StillHeld { count: 1 }
-    );
-}
-
-#[test]
 fn an_expired_acquisition_is_not_renewed_even_if_still_counted() {
     unless_halted(|| {
         let (_server, mut conn) = start();

@@ -4,17 +4,11 @@
 mod document;
 mod levels;
 
-use crate::common;
-use std::{
-    collections::HashMap,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, thread, time::Duration};
 
 use crate::common::{State, start, wait::comes_true};
 use leasehold::{
-    Error, Owner, Token,
+    Owner, Token,
     recipes::reentrant::{self, Grant, Release},
 };
 use redis::{Commands, Connection};
@@ -75,86 +69,6 @@ fn only_its_owner_enters_again() {
 }
 
 #[test]
-fn an_acquire_sent_twice_counts_once() {
-    let (_server, mut conn) = start();
-    let (ours, outer, inner) = (owner("ours"), Token::random(), Token::random());
-    let first = try_acquire(&mut conn, &ours, &outer);
-    assert_eq!(try_acquire(&mut conn, &ours, &outer), first);
-    let second = try_acquire(&mut conn, &ours, &inner);
-    assert_eq!(try_acquire(&mut conn, &ours, &inner), second);
-    assert_eq!(holds(&mut conn, &ours), 2);
-    assert_eq!(
-        release(&mut conn, &ours, &inner),
-        Release::StillHeld { count: 1 }
-    );
-    assert_eq!(release(&mut conn, &ours, &outer), Release::Freed);
-}
-
-#[test]
-fn a_release_sent_twice_counts_once() {
-    let (_server, mut conn) = start();
-    let (ours, outer, inner) = (owner("ours"), Token::random(), Token::random());
-    try_acquire(&mut conn, &ours, &outer).unwrap();
-    try_acquire(&mut conn, &ours, &inner).unwrap();
-    let still = Release::StillHeld { count: 1 };
-    assert_eq!(release(&mut conn, &ours, &inner), still);
-    let before = State::of(&mut conn).unwrap();
-    assert_eq!(release(&mut conn, &ours, &inner), Release::NotHeld);
-    assert_eq!(State::of(&mut conn).unwrap(), before);
-    assert_eq!(release(&mut conn, &ours, &outer), Release::Freed);
-    assert_eq!(release(&mut conn, &ours, &outer), Release::NotHeld);
-}
-
-#[test]
-fn entering_again_never_shortens_the_lease() {
-    let (_server, mut conn) = start();
-    let ours = owner("ours");
-    let mut enter = |lease| {
-        let token = Token::random();
-        reentrant::try_acquire(&mut conn, "a", &ours, &token, lease).unwrap();
-        reentrant::try_acquire(&mut conn, "a", &ours, &token, SECOND).unwrap();
-        left(&mut conn)
-    };
-    assert!(enter(MINUTE) > 59_000);
-    assert!(enter(SECOND) > 59_000);
-    assert!(enter(2 * MINUTE) > 119_000, "but it lengthens it");
-}
-
-#[test]
-fn only_the_owner_renews_and_never_shortens() {
-    let (_server, mut conn) = start();
-    let (ours, theirs, token) = (owner("ours"), owner("theirs"), Token::random());
-    let renew = |conn: &mut Connection, owner, lease| {
-        reentrant::renew(conn, "a", owner, &token, lease).unwrap()
-    };
-    assert!(!renew(&mut conn, &ours, MINUTE));
-    assert_eq!(left(&mut conn), -2, "a renewal never acquires");
-    try_acquire(&mut conn, &ours, &token).unwrap();
-    let before = State::of(&mut conn).unwrap();
-    assert!(!renew(&mut conn, &theirs, MINUTE));
-    assert_eq!(State::of(&mut conn).unwrap(), before);
-    assert!(renew(&mut conn, &ours, MINUTE));
-    assert!(left(&mut conn) > 59_000);
-    assert!(renew(&mut conn, &ours, SECOND));
-    assert!(left(&mut conn) > 59_000);
-    assert_eq!(
-        holds(&mut conn, &ours),
-        1,
-        "a renewal is not an acquisition"
-    );
-    for renews in [true, false] {
-        conn.pexpire::<_, ()>("{lock:a}:lease", 1_000).unwrap();
-        if renews {
-            assert!(renew(&mut conn, &ours, SECOND));
-        } else {
-            try_acquire(&mut conn, &ours, &Token::random()).unwrap();
-        }
-        let companion: i64 = conn.pttl("{lock:a}:lease").unwrap();
-        assert!(companion > left(&mut conn), "its companion outlives it");
-    }
-}
-
-#[test]
 fn a_late_renewal_does_not_touch_the_next_hold() {
     let (_server, mut conn) = start();
     let (ours, earlier) = (owner("ours"), Token::random());
@@ -168,32 +82,6 @@ fn a_late_renewal_does_not_touch_the_next_hold() {
     assert_eq!(State::of(&mut conn).unwrap(), before);
     assert!(reentrant::renew(&mut conn, "a", &ours, &token, SECOND).unwrap());
     assert!(left(&mut conn) > 9_000);
-}
-
-/// The lease may end before the script does, if the server is not scheduled in time.
-#[test]
-#[ignore = "20 s of a busy machine: cargo test --test recipes shortest -- --ignored"]
-fn the_shortest_leases_work_on_a_busy_machine() {
-    let (_server, mut conn) = start();
-    let (ours, short) = (owner("ours"), Duration::from_millis(1));
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for _ in 0..6 {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::SeqCst) {
-                    std::hint::spin_loop();
-                }
-            });
-        }
-        let end = Instant::now() + 20 * SECOND;
-        let mut failure = None;
-        while failure.is_none() && Instant::now() < end {
-            let token = Token::random();
-            failure = reentrant::try_acquire(&mut conn, "a", &ours, &token, short).err();
-        }
-        is_over.store(true, Ordering::SeqCst);
-        assert!(failure.is_none(), "{failure:?}");
-    });
 }
 
 #[test]
@@ -245,31 +133,4 @@ fn two_threads_are_two_owners() {
     let (_server, mut conn) = start();
     try_acquire(&mut conn, &here, &Token::random()).unwrap();
     assert_eq!(try_acquire(&mut conn, &there, &Token::random()), None);
-}
-
-#[test]
-fn bad_arguments_are_refused_before_anything_is_sent() {
-    let (server, mut conn) = start();
-    let mut monitor = common::monitor::Monitor::start(&server).unwrap();
-    let (ours, token) = (owner("ours"), Token::random());
-    for (name, lease) in [
-        ("a", Duration::ZERO),
-        ("a", Duration::from_nanos(1)),
-        ("a", Duration::MAX),
-        ("", LEASE),
-        ("a:lease", LEASE),
-    ] {
-        let refused = [
-            reentrant::try_acquire(&mut conn, name, &ours, &token, lease).map(drop),
-            reentrant::acquire(&mut conn, name, &ours, &token, SECOND, lease).map(drop),
-            reentrant::renew(&mut conn, name, &ours, &token, lease).map(drop),
-        ];
-        for result in refused {
-            assert!(matches!(result, Err(Error::Invalid { .. })), "{result:?}");
-        }
-    }
-    assert!(reentrant::release(&mut conn, "", &ours, &token).is_err());
-    assert!(reentrant::holds(&mut conn, "", &ours).is_err());
-    assert!(Owner::new("kind").is_err() && Owner::new("r:x").is_err());
-    assert_eq!(monitor.commands().unwrap(), Vec::<String>::new());
 }
