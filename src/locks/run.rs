@@ -197,9 +197,8 @@ impl Lease {
     /// Marks the work as done and releases the lock, in one step. Does not hand the lock over,
     /// since the next holder must see the mark.
     fn finish(mut self) -> Result<()> {
-        // A lost lease returns `Lost`, even if no connection is available for the release.
         self.stack.process.refuse_forked_child()?;
-        self.check_for(RUN_ONCE)?;
+        // Zero for a lost lease, which returns `Lost` even if no connection is available.
         let deadline = self.stack.clock.after(self.remaining());
         let state = self.stop_renewing(Deadline::after(Duration::MAX));
         let finished = match (self.hold().finishing(), state) {

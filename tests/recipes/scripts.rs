@@ -2,6 +2,8 @@
 //! way, or is part of a cluster.
 
 use std::{
+    fs,
+    path::Path,
     thread,
     time::{Duration, Instant},
 };
@@ -423,4 +425,37 @@ fn all_keys_are_in_one_slot() {
     let refused = two_key::acquire_read(&mut conn, &apart, &token, Duration::ZERO, LEASE);
     let says = format!("{:#}", anyhow::Error::from(refused.unwrap_err()));
     assert!(says.to_uppercase().contains("SLOT"), "{says}");
+}
+
+/// Every script documents its arguments and its reply, and uses only the keys in `KEYS`.
+#[test]
+fn every_key_is_declared() {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let mut scripts = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.extension() {
+                None => folders.push(path),
+                Some(extension) if extension == "lua" => scripts.push(path),
+                Some(_) => {}
+            }
+        }
+    }
+    assert!(!scripts.is_empty());
+    for path in scripts {
+        let (script, name) = (fs::read_to_string(&path).unwrap(), path.display());
+        assert!(script.starts_with("-- "), "{name} has no description");
+        let code = script
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("--"));
+        for line in code {
+            for call in line.replace("pcall(", "call(").split("redis.call(").skip(1) {
+                let declared = call
+                    .split_once(", ")
+                    .is_some_and(|(_, key)| key.starts_with("KEYS["));
+                assert!(declared || call.starts_with("'TIME')"), "{name}: {line}");
+            }
+        }
+    }
 }

@@ -9,7 +9,7 @@ use crate::{
         SLACK, Server,
         wait::{TOO_SLOW, at_once, comes_true, unless_halted},
     },
-    lockrun::tool::{LONG, Tool, children, is_ignored, is_locked, ms, send},
+    lockrun::tool::{LONG, Tool, children, guardian, is_ignored, is_locked, ms, run, send},
 };
 
 #[test]
@@ -229,5 +229,18 @@ fn a_terminating_signal_is_passed_on() {
             tool.signal(Signal::SIGTERM);
             tool.ends();
         }
+    });
+}
+
+#[test]
+fn killing_the_guardian_does_not_affect_the_command() {
+    unless_halted(|| {
+        let server = Server::start().unwrap();
+        let mut tool = Tool::start(&server, "--lease 3s", "echo $$; exec cat");
+        let command = tool.line();
+        send(guardian(&command), Signal::SIGKILL);
+        tool.echoes("still here");
+        assert_eq!(tool.finish().code, 0);
+        assert_eq!(run(&server, "", "exit 3").code, 3);
     });
 }
