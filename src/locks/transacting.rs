@@ -143,19 +143,20 @@ impl<'a> WatchedLocks<'a> {
     /// Sends a transaction to the server that has the locks, and records the loss if the server
     /// reports one. `send` must not return an error of a caller's closure.
     fn send_checked<T>(&self, mut send: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut may_repeat = true;
+        let mut is_repeated = false;
         loop {
             let done = self.send_tracked(&mut send);
             let Err(error @ (Error::Lost { .. } | Error::WrongKind { .. })) = &done else {
                 return done;
             };
-            let are_ours = self.look_for_the_lost(error);
+            let are_ours = self.look_for_the_lost(error, is_repeated);
             self.check_held()?;
             // If no lock is lost, a replica that is behind its master answered the read of the
             // proof.
-            if !(mem::take(&mut may_repeat) && are_ours && error.is_lost()) {
+            if is_repeated || !are_ours || !error.is_lost() {
                 return done;
             }
+            is_repeated = true;
         }
     }
 
@@ -173,8 +174,9 @@ impl<'a> WatchedLocks<'a> {
 
     /// Asks the server about each lock that the error of a transaction may mean, and records a
     /// loss. Returns true if all are ours. Two locks may have the name that the error gives, and a
-    /// key of another type may be any lock's.
-    fn look_for_the_lost(&self, error: &Error) -> bool {
+    /// key of another type may be any lock's. After a repeated transaction its word counts, so that
+    /// no lease is held of which a call returns `Lost`.
+    fn look_for_the_lost(&self, error: &Error, is_repeated: bool) -> bool {
         let name = self.operation.name;
         let lost_name = match error {
             Error::Lost { context, .. } => Some(&*context.lock),
@@ -184,7 +186,8 @@ impl<'a> WatchedLocks<'a> {
         let meant: Vec<_> = self.leases.iter().filter(is_meant).collect();
         let is_ours = |lease: &&&Lease| lease.ask(name, Ask::Look).is_ok();
         let are_ours = meant.iter().filter(is_ours).count() == meant.len();
-        if let ([lost], Some(_), false) = (&*meant, lost_name, are_ours) {
+        let counts = is_repeated || !are_ours;
+        if let ([lost], Some(_), true) = (&*meant, lost_name, counts) {
             // The transaction has said so, whatever became of the question.
             lost.not_ours(name, None);
         }

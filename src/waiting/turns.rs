@@ -18,9 +18,9 @@
 //!                               +------+
 //! ```
 //!
-//! A change of the lock makes the head of every process ask, and only one is granted. So where many
-//! processes wait, each asks a random time later, so that some of them miss this turn: see
-//! [`Turns::asks_after_change`].
+//! A change of the lock makes the head of every process ask, and only one is granted. So when many
+//! processes wait, each asks a random time later, and skips the turns that others have meanwhile:
+//! see [`Turns::asks_after_change`].
 //!
 //! With a semaphore, a process takes this many turns for each permit. A refusal does not indicate
 //! another process while a thread of this one has the lock, or a permit.
@@ -41,7 +41,7 @@ const AWAY: Duration = Duration::from_millis(1);
 /// The head of a process that was away recently, or refused often, asks up to this long after a
 /// change.
 const SPREAD: Duration = Duration::from_micros(200);
-/// An average of so many refusals before a grant does not make the head ask later.
+/// Up to this average number of refusals before a grant, the head does not ask later.
 const FEW_REFUSALS: u32 = 3;
 /// The spread doubles at most this often: to 12.8 ms.
 const MOST_DOUBLINGS: u32 = 6;
@@ -49,6 +49,7 @@ const MOST_DOUBLINGS: u32 = 6;
 const LATELY: Duration = Duration::from_secs(1);
 /// A wait shorter than this does not let other processes go first.
 pub(super) const SHORT_WAIT: Duration = Duration::from_millis(40);
+
 /// The turns of this process at one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Turns {
