@@ -414,9 +414,17 @@ type Commit<'a> = dyn Fn(&dyn Fn(&mut redis::Pipeline)) -> Result<(), Error> + '
 
 #[test]
 fn a_child_forked_while_a_set_builds_a_commit_writes_and_releases_nothing() {
+    struct Ended(AtomicU32);
+    impl Events for Ended {
+        fn released(&self, _: &event::Released<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
     unless_halted(|| {
         let server = Server::start().unwrap();
-        let locks = Locks::connect(&server.url()).unwrap();
+        let ended = Arc::new(Ended(AtomicU32::new(0)));
+        let events = Options::new().events(ended.clone());
+        let locks = Locks::connect(&server.url()).unwrap().with(events);
         let leases = locks.all_of(["a", "b"]).acquire(LONG).unwrap();
         let leases = RefCell::new(Some(leases));
         let ways: [&Commit<'_>; 3] = [
@@ -429,13 +437,14 @@ fn a_child_forked_while_a_set_builds_a_commit_writes_and_releases_nothing() {
             &|build| leases.take().unwrap().commit_and_release(build),
         ];
         for (place, way) in ways.into_iter().enumerate() {
-            let (child, here) = forking_within(|fork| {
-                way(&|pipe| {
+            let (child, (here, _)) = forking_within(|fork| {
+                let done = way(&|pipe| {
                     fork();
                     pipe.incr("count", 1);
-                })
+                });
+                (done, ended.0.load(Ordering::Relaxed))
             });
-            assert_eq!(child.as_deref(), Some("Err(Forked)"), "{place}");
+            assert_eq!(child.as_deref(), Some("(Err(Forked), 0)"), "{place}");
             here.unwrap();
         }
         let written: u32 = server.connection().unwrap().get("count").unwrap();
