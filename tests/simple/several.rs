@@ -258,10 +258,9 @@ fn all_share_one_deadline() {
         let asked = Instant::now();
         let ran = with_locks(&mut conn, ["a", "b"], 2_000 * MS, LONG, |_, _| panic!());
         let took = asked.elapsed();
-        assert!(
-            ran.unwrap().is_none() && took < 2_000 * MS + SLACK,
-            "{took:?}"
-        );
+        assert!(ran.unwrap().is_none());
+        let limit = 2_000 * MS;
+        assert!(took >= limit && took < limit + SLACK, "{took:?}");
     });
 }
 
