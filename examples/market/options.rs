@@ -1,9 +1,9 @@
 //! Command-line options.
 
-use std::{fs::OpenOptions, path::Path, path::PathBuf, time::Duration};
+use std::{fs::OpenOptions, path::PathBuf, time::Duration};
 
-use anyhow::{Context, bail};
-use clap::{Parser, ValueEnum, value_parser};
+use anyhow::Context;
+use clap::{Parser, value_parser};
 
 use crate::trade::Strategy;
 
@@ -23,9 +23,9 @@ pub(crate) struct Options {
     #[arg(long, value_parser = value_parser!(u16).range(1..=64))]
     buyers: Option<u16>,
 
-    /// The strategy for listing and buying
-    #[arg(long, value_enum, default_value_t = Choice::All)]
-    strategy: Choice,
+    /// A single strategy for listing and buying; default: all
+    #[arg(long, value_enum)]
+    strategy: Option<Strategy>,
 
     /// Use this server, which must not hold a market, instead of starting a private one
     #[arg(long)]
@@ -38,15 +38,6 @@ pub(crate) struct Options {
     /// Write the result as JSON, one object per cell
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Choice {
-    Watch,
-    MarketLock,
-    ItemLock,
-    TwoLocks,
-    All,
 }
 
 /// The number of threads that list, and that buy.
@@ -79,7 +70,7 @@ pub(crate) struct Cell {
 impl Options {
     /// Returns the cells to run, in the order of the book's table.
     pub(crate) fn cells(&self) -> Vec<Cell> {
-        let strategies = self.strategies();
+        let strategies = (self.strategy).map_or(Strategy::ALL.to_vec(), |only| vec![only]);
         let cells_of = |load| {
             strategies
                 .iter()
@@ -96,35 +87,14 @@ impl Options {
         }
     }
 
-    fn strategies(&self) -> Vec<Strategy> {
-        match self.strategy {
-            Choice::Watch => vec![Strategy::Watch],
-            Choice::MarketLock => vec![Strategy::MarketLock],
-            Choice::ItemLock => vec![Strategy::ItemLock],
-            Choice::TwoLocks => vec![Strategy::TwoLocks],
-            Choice::All => Strategy::ALL.to_vec(),
-        }
-    }
-
     /// Fails before the run, not after it, if a file cannot be written.
     pub(crate) fn check_files(&self) -> anyhow::Result<()> {
         for file in [&self.chart, &self.json].into_iter().flatten() {
-            check_writable(file).with_context(|| format!("cannot write {}", file.display()))?;
+            let opened = OpenOptions::new().append(true).create(true).open(file);
+            opened.with_context(|| format!("cannot write {}", file.display()))?;
         }
         Ok(())
     }
-}
-
-fn check_writable(file: &Path) -> anyhow::Result<()> {
-    if file.exists() {
-        OpenOptions::new().append(true).open(file)?;
-        return Ok(());
-    }
-    let folder = file.parent().filter(|folder| *folder != Path::new(""));
-    if !folder.is_none_or(Path::is_dir) {
-        bail!("the folder does not exist");
-    }
-    Ok(())
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -2,13 +2,13 @@
 //! result.
 
 use std::{
+    io::{IsTerminal, stderr},
     sync::atomic::AtomicBool,
     thread::{self, Scope, ScopedJoinHandle},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, anyhow};
-use indicatif::{ProgressBar, ProgressStyle};
 use leasehold::{Cancel, Locks, Pool, redis::Client};
 
 use crate::{
@@ -18,8 +18,6 @@ use crate::{
     stage::{Stage, Stock},
     trade::{Sales, Shift, buy_items, list_items},
 };
-
-const TICK: Duration = Duration::from_millis(50);
 
 /// The result of one cell.
 #[derive(Debug)]
@@ -69,26 +67,15 @@ pub(crate) fn run(
 
     let all_users = Stage::new(everybody);
     all_users.claim(&pool)?;
-    let progress = progress_bar(&cells, options.seconds)?;
     let simulation = Simulation {
         pool: &pool,
         locks: several::locks(&client, u32::from(everybody.buyers))?,
         seconds: options.seconds,
         interrupted,
-        progress: &progress,
     };
     let outcomes: anyhow::Result<_> = cells.iter().map(|&cell| simulation.run(cell)).collect();
-    progress.finish_and_clear();
     let cleared = all_users.clear(&pool);
     outcomes.and_then(|outcomes| cleared.map(|()| outcomes))
-}
-
-/// Counts the milliseconds of all cells. indicatif hides the bar if there is no terminal.
-fn progress_bar(cells: &[Cell], seconds: Duration) -> anyhow::Result<ProgressBar> {
-    let total = seconds * u32::try_from(cells.len())?;
-    let progress = ProgressBar::new(u64::try_from(total.as_millis())?);
-    progress.set_style(ProgressStyle::with_template("{wide_bar} {msg} {eta:>4}")?);
-    Ok(progress)
 }
 
 struct Simulation<'a> {
@@ -96,17 +83,14 @@ struct Simulation<'a> {
     locks: Locks,
     seconds: Duration,
     interrupted: &'a Cancel,
-    progress: &'a ProgressBar,
 }
 
 impl Simulation<'_> {
     /// `None`: interrupted.
     fn run(&self, cell: Cell) -> anyhow::Result<Option<Outcome>> {
-        self.progress.set_message(format!(
-            "{} by {}",
-            cell.load.in_words(),
-            cell.strategy.name()
-        ));
+        if stderr().is_terminal() {
+            eprintln!("{} by {}", cell.load.in_words(), cell.strategy.name());
+        }
         let stage = Stage::new(cell.load);
         stage.set(self.pool)?;
         let (listed, sales) = self.trade(cell, &stage)?;
@@ -150,7 +134,6 @@ impl Simulation<'_> {
                 let buy = move || buy_items(&mut conn, locks, cell.strategy, buyer, shift);
                 buyers.push(start(scope, shift, buy)?);
             }
-            self.show_progress(shift);
 
             let mut listed = 0;
             for lister in listers {
@@ -162,16 +145,6 @@ impl Simulation<'_> {
             }
             Ok((listed, sales))
         })
-    }
-
-    fn show_progress(&self, shift: &Shift<'_>) {
-        let done = self.progress.position();
-        while shift.goes_on() {
-            thread::sleep(TICK.min(shift.remaining()));
-            let elapsed = self.seconds.saturating_sub(shift.remaining());
-            self.progress
-                .set_position(done + u64::try_from(elapsed.as_millis()).unwrap_or(0));
-        }
     }
 }
 

@@ -107,13 +107,9 @@ pub(crate) struct Shift<'a> {
 
 impl Shift<'_> {
     pub(crate) fn goes_on(&self) -> bool {
-        !self.remaining().is_zero()
+        Instant::now() < self.end
             && !self.interrupted.is_cancelled()
             && !self.failed.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn remaining(&self) -> Duration {
-        self.end.saturating_duration_since(Instant::now())
     }
 
     /// Does a thread's work. If it fails, all other threads stop.

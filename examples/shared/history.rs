@@ -50,6 +50,15 @@ pub(crate) enum Happened {
     Released,
 }
 
+impl Happened {
+    pub(crate) const fn acquired(lease_ms: u64) -> Self {
+        Self::Acquired {
+            lease_ms: Some(lease_ms),
+            reader: false,
+        }
+    }
+}
+
 /// Writes entries to a file.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorder {
@@ -115,10 +124,7 @@ impl HoldsOf {
 
 impl Events for HoldsOf {
     fn acquired(&self, _acquired: &Acquired<'_>) {
-        self.record(Happened::Acquired {
-            lease_ms: Some(millis(self.lease)),
-            reader: false,
-        });
+        self.record(Happened::acquired(millis(self.lease)));
     }
 
     fn renewed(&self, renewed: &Renewed<'_>) {

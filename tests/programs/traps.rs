@@ -10,7 +10,7 @@ use std::{
 use crate::common::{Server, example, examples::printed, wait::at_once};
 
 /// The number on the pages.
-const COUNT: usize = 45;
+const COUNT: usize = 41;
 /// Many run at once, because a trap mostly waits.
 const AT_ONCE: usize = 8;
 

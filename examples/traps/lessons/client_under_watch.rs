@@ -35,9 +35,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b) = (redis.client()?, redis.client()?);
     let token = acquire_lock_with_timeout(&mut a, NAME, NO_WAIT, secs(10))?;
-    let token = token.context("the lock is free")?;
-    scene.knows(&token, "A");
-    scene.tell("A", "acquire_lock_with_timeout\ngranted")?;
+    let token = scene.gets("A", "acquire_lock_with_timeout", token)?;
     scene.send("B", &mut b, "SET lock:trap B PX 10000")?;
     let written = commit_while_held::<()>(&mut a, NAME, &token, |pipe| {
         pipe.set("report", "by-A");

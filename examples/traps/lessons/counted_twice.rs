@@ -3,12 +3,9 @@
 //! A connection breaks after the server has granted the lock and before the answer arrives. The
 //! program asks again, and the counter has one level that is never released.
 
-use std::thread::sleep;
-
 use leasehold::{
     Owner,
     recipes::reentrant::{self, Release},
-    redis::ConnectionLike,
 };
 
 use crate::{
@@ -26,17 +23,12 @@ pub(crate) const TRAP: Trap = Trap {
 };
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
-    let (mut broken, mut a, mut b) = (redis.client()?, redis.client()?, redis.client()?);
+    let (mut a, mut b) = (redis.client()?, redis.client()?);
     let mut enter = redis::cmd("EVAL");
     enter.arg(ENTER.1).arg(1).arg("lock:trap").arg("A").arg(300);
-    broken.send_packed_command(&enter.get_packed_command())?;
-    drop(broken);
-    while !a
-        .req_command(redis::cmd("EXISTS").arg("lock:trap"))?
-        .eq(&redis::Value::Int(1))
-    {
-        sleep(millis(1));
-    }
+    send_and_break(redis, &enter.get_packed_command(), |conn| {
+        Ok(redis::cmd("EXISTS").arg("lock:trap").query(conn)?)
+    })?;
     scene.tell(
         "A",
         "--eval enter.lua lock:trap , A 300\n(the connection breaks)",
@@ -65,7 +57,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.tell("A", &format!("reentrant::release\n{release:?}"))?;
     let another = Owner::new("B")?;
     let got = reentrant::try_acquire(&mut conn, NAME, &another, &Token::random(), secs(300))?;
-    decided(scene, "B", "reentrant::try_acquire", got.as_ref())?;
+    scene.decided("B", "reentrant::try_acquire", got.is_some())?;
     let right = release == Release::Freed && got.is_some();
     scene.goes_right(
         right,

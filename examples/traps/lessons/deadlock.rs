@@ -3,7 +3,7 @@
 //! A moves money from account 1 to account 2, and B from 2 to 1. Each has locked the account that
 //! it takes money from and waits for the other account. Each renews its lock, so no lease ends.
 
-use std::thread::{scope, sleep};
+use std::thread::scope;
 
 use leasehold::{LockSet, Locks};
 

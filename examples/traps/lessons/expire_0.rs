@@ -38,11 +38,10 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b) = (redis.client()?, redis.client()?);
     scene.send("A", &mut a, "SETNX lock:trap A")?;
     let got = acquire_lock_with_timeout(&mut b, NAME, NO_WAIT, LEASE)?;
-    decided(
-        scene,
+    scene.decided(
         "B",
         "acquire_lock_with_timeout\n(lease 400 ms)",
-        got.as_ref(),
+        got.is_some(),
     )?;
     let left = scene.send("A", &mut a, "EXISTS lock:trap")?;
     let right = got.is_none() && left.is_int(1);

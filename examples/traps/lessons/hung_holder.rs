@@ -5,7 +5,7 @@
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
-    thread::{scope, sleep},
+    thread::scope,
 };
 
 use leasehold::{Locks, Options};

@@ -37,15 +37,12 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.send("A", &mut conn, "SETNX lock:trap A")?;
     scene.send("A", &mut conn, "DEL lock:trap")?;
     let third = acquire_lock_with_timeout(&mut conn, NAME, NO_WAIT, secs(60))?;
-    let third = third.context("the lock is free")?;
-    scene.knows(&third, "C");
-    scene.tell("C", "acquire_lock_with_timeout\n(lease 60 s)\ngranted")?;
+    let third = scene.gets("C", "acquire_lock_with_timeout\n(lease 60 s)", third)?;
     let got = acquire_lock_with_timeout(&mut conn, NAME, NO_WAIT, secs(1))?;
-    decided(
-        scene,
+    scene.decided(
         "B",
         "acquire_lock_with_timeout\n(lease 1 s; one script checks the lock and its expiry)",
-        got.as_ref(),
+        got.is_some(),
     )?;
     let left = scene.send("C", &mut conn, "PTTL lock:trap")?;
     release_lock(&mut conn, NAME, &third)?;

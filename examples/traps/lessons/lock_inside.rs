@@ -4,8 +4,6 @@
 //! never expires, and the book waits 10 ms for it. A caller that crashes while holding it blocks
 //! all others. And a caller that cannot get it is answered as if no permit were free.
 
-use std::thread::sleep;
-
 use leasehold::{acquire_semaphore_with_lock, release_fair_semaphore};
 
 use crate::prelude::*;

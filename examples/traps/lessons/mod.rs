@@ -2,7 +2,6 @@
 
 mod bazaar;
 mod book_semaphore;
-mod callers_clock;
 mod client_under_watch;
 mod counted_twice;
 mod deadlock;
@@ -11,7 +10,6 @@ mod expire_half;
 mod flushall;
 mod ghost;
 mod hung_holder;
-mod keepttl;
 mod keys_for_ever;
 mod late_expire;
 mod late_waiter;
@@ -30,10 +28,8 @@ mod overrun;
 mod polling;
 mod prices_in_doubles;
 mod pxat_past;
-mod reader_shortens;
 mod reentry_shortens;
 mod refresh_revives;
-mod same_millisecond;
 mod second_reader;
 mod seconds_and_millis;
 mod short_sweep;
@@ -61,10 +57,9 @@ macro_rules! chapters {
 chapters! {
     "The book's lock": no_end overrun expire_0 not_ttl late_expire no_try late_waiter polling
         wrong_type two_kinds;
-    "The options of SET": no_nx xx keepttl pxat_past;
+    "The options of SET": no_nx xx pxat_past;
     "The reentrant lock": counted_twice expire_half reentry_shortens nil_is_zero;
-    "Readers and writers": second_reader reader_shortens same_millisecond callers_clock
-        starving_writer;
+    "Readers and writers": second_reader starving_writer;
     "The semaphore": over_limit ghost short_sweep slow_clock seconds_and_millis keys_for_ever
         lock_inside refresh_revives;
     "Several at once": deadlock;

@@ -3,8 +3,6 @@
 //! It looks like one: four commands, sent together. But if the program crashes when the server has
 //! two of them, half a purchase remains.
 
-use std::thread::sleep;
-
 use leasehold::{MarketLock, purchase_item_with_market_lock};
 
 use super::bazaar;
@@ -29,18 +27,16 @@ pub(crate) const TRAP: Trap = Trap {
 const OFFERS: [(&str, &str); 1] = [("ItemA", "60")];
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
-    let (mut conn, mut dying) = (redis.client()?, redis.client()?);
+    let mut conn = redis.client()?;
     bazaar::open(&mut conn, 100, &OFFERS)?;
     scene.tell("buyer", "begins to send a pipeline")?;
     let mut half = redis::pipe();
     half.hincr("users:17", "funds", 60)
         .hincr("users:27", "funds", -60);
     // SADD inventory:27 ItemA and ZREM market: ItemA.17 would follow.
-    dying.send_packed_command(&half.get_packed_pipeline())?;
-    drop(dying);
-    while bazaar::funds(&mut conn, "users:27")? == 100 {
-        sleep(millis(1));
-    }
+    send_and_break(redis, &half.get_packed_pipeline(), |conn| {
+        Ok(bazaar::funds(conn, "users:27")? == 40)
+    })?;
     scene.tell(
         "buyer",
         "HINCRBY users:17 funds 60\nHINCRBY users:27 funds -60\n(crashes)",

@@ -41,9 +41,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut a = redis.client()?;
     let token = acquire_lock_with_timeout(&mut a, NAME, NO_WAIT, secs(10))?;
-    let token = token.context("the lock is free")?;
-    scene.knows(&token, "A");
-    scene.tell("A", "acquire_lock_with_timeout\n(wait 0 ms)\ngranted")?;
+    let token = scene.gets("A", "acquire_lock_with_timeout\n(wait 0 ms)", token)?;
     let released = release_lock(&mut a, NAME, &token)?;
     scene.tell("A", &format!("release_lock\n{released}"))?;
     scene.goes_right(released, "It always tries at least once.")

@@ -9,7 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
-    thread::{scope, sleep},
+    thread::scope,
     time::Instant,
 };
 
@@ -28,7 +28,7 @@ pub(crate) const TRAP: Trap = Trap {
 
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b) = (redis.client()?, redis.client()?);
-    scene.send("A", &mut a, "SET lock:trap A NX PX 300")?;
+    scene.send("A", &mut a, "SET lock:trap A NX PX 1000")?;
     let (began, mut attempts) = (Instant::now(), 0_u32);
     while began.elapsed() < secs(5) {
         attempts += 1;
@@ -109,10 +109,7 @@ fn hold(lock: &Lock, name: &str, recorder: Option<&Recorder>) -> Result<leasehol
     let tell = |happened| recorder.map_or(Ok(()), |recorder| recorder.record(name, happened));
     tell(Happened::Waits)?;
     let lease = lock.acquire(secs(10))?;
-    tell(Happened::Acquired {
-        lease_ms: Some(10_000),
-        reader: false,
-    })?;
+    tell(Happened::acquired(10_000))?;
     Ok(lease)
 }
 

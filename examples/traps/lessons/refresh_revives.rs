@@ -4,8 +4,6 @@
 //! member is there. If the answer is lost and the program asks again, the answer is 0: the permit
 //! is still there. So is the answer to every later refresh.
 
-use std::thread::sleep;
-
 use leasehold::{acquire_fair_semaphore, refresh_fair_semaphore};
 
 use super::book_semaphore::{Caller, KEYS};
@@ -25,7 +23,12 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b) = (Caller::new(redis, "A")?, Caller::new(redis, "B")?);
     a.acquire_fair(scene, 1_000, 10)?;
     let second = b.acquire_fair(scene, 1_010, 10)?;
-    refresh_unanswered(redis)?;
+    let mut refresh = redis::cmd("ZADD");
+    refresh.arg("api").arg(1_011).arg("A");
+    send_and_break(redis, &refresh.get_packed_command(), |conn| {
+        let score: Option<f64> = redis::cmd("ZSCORE").arg("api").arg("A").query(conn)?;
+        Ok(score.is_some())
+    })?;
     scene.tell("A", "ZADD api 1011 A\n(the connection breaks)")?;
     let again = a.refresh(scene, 1_012)?;
     scene.goes_wrong(
@@ -34,31 +37,13 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     )
 }
 
-/// A sends its first refresh, and its connection breaks before the answer arrives.
-fn refresh_unanswered(redis: &Redis) -> Result<()> {
-    let (mut broken, mut looks) = (redis.client()?, redis.client()?);
-    let mut refresh = redis::cmd("ZADD");
-    refresh.arg("api").arg(1_011).arg("A");
-    broken.send_packed_command(&refresh.get_packed_command())?;
-    drop(broken);
-    let mut score = redis::cmd("ZSCORE");
-    score.arg("api").arg("A");
-    while score.query::<Option<f64>>(&mut looks)?.is_none() {
-        sleep(millis(1));
-    }
-    Ok(())
-}
-
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut conn = redis.client()?;
     let first = acquire_fair_semaphore(&mut conn, "api", 1, millis(100))?;
-    let first = first.context("the permit is free")?;
-    scene.knows(&first, "A");
-    scene.tell("A", "acquire_fair_semaphore\n(timeout 100 ms)\ngranted")?;
+    let first = scene.gets("A", "acquire_fair_semaphore\n(timeout 100 ms)", first)?;
     scene.wait_until(250);
     let second = acquire_fair_semaphore(&mut conn, "api", 1, millis(100))?;
-    scene.knows(&second.context("A's permit has ended")?, "B");
-    scene.tell("B", "acquire_fair_semaphore\n(timeout 100 ms)\ngranted")?;
+    scene.gets("B", "acquire_fair_semaphore\n(timeout 100 ms)", second)?;
     let mut answers = Vec::new();
     for attempt in ["the answer is lost", "sent again"] {
         let refreshed = refresh_fair_semaphore(&mut conn, "api", &first)?;

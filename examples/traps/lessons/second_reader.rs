@@ -66,7 +66,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.tell("B", &format!("release_read\n{freed}"))?;
     scene.record("B", Happened::Released)?;
     let early = read_write::try_acquire_write(&mut conn, NAME, &third, secs(10))?;
-    decided(scene, "writer", "try_acquire_write", early.as_ref())?;
+    scene.decided("writer", "try_acquire_write", early.is_some())?;
     scene.record("writer", Happened::Waits)?;
     scene.wait_until(300);
     read_write::release_read(&mut conn, NAME, &first)?;
@@ -74,7 +74,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.tell("A", "release_read\ntrue")?;
     scene.knows(&third, "writer");
     let late = read_write::try_acquire_write(&mut conn, NAME, &third, secs(10))?;
-    decided(scene, "writer", "try_acquire_write", late.as_ref())?;
+    scene.decided("writer", "try_acquire_write", late.is_some())?;
     scene.record("writer", acquired(false))?;
     scene.wait_until(450);
     scene.record("writer", Happened::Released)?;

@@ -38,12 +38,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     scene.knows(held.token(), "A");
     scene.tell("A", "Locks::semaphore\nLock::acquire\ngranted")?;
     let second = locks.semaphore("api", 1).try_acquire()?;
-    decided(
-        scene,
-        "Java",
-        "lockrun --permits 1 asks too",
-        second.as_ref(),
-    )?;
+    scene.decided("Java", "lockrun --permits 1 asks too", second.is_some())?;
     held.release()?;
     scene.goes_right(
         is_the_formats && second.is_none(),
@@ -55,8 +50,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
 fn by_the_books_keys(redis: &Redis, scene: &mut Scene) -> Result<bool> {
     let (mut conn, mut java) = (redis.client()?, Caller::new(redis, "Java")?);
     let first = acquire_fair_semaphore(&mut conn, "api", 1, secs(10))?;
-    scene.knows(&first.context("the permit is free")?, "A");
-    scene.tell("A", "acquire_fair_semaphore\ngranted")?;
+    scene.gets("A", "acquire_fair_semaphore", first)?;
     let second = java.acquire_fair(scene, now_in_millis()?, 10_000)?;
     let refused = acquire_fair_semaphore(&mut conn, "api", 1, secs(10));
     let error = refused.err().context("the times are no seconds")?;

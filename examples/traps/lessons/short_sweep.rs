@@ -43,11 +43,10 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     )?;
     scene.wait_until(400);
     let second = short.try_acquire()?;
-    decided(
-        scene,
+    scene.decided(
         "B",
         "Locks::semaphore\n(lease 100 ms)\nLock::try_acquire",
-        second.as_ref(),
+        second.is_some(),
     )?;
     let stands = second.is_none() && first.check().is_ok();
     first.release()?;
@@ -61,21 +60,14 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
 fn by_the_books_keys(redis: &Redis, scene: &mut Scene) -> Result<bool> {
     let mut conn = redis.client()?;
     let first = acquire_semaphore(&mut conn, "api", 1, secs(10))?;
-    let first = first.context("the permit is free")?;
-    scene.knows(&first, "A");
-    scene.tell("A", "acquire_semaphore\n(timeout 10 s)\ngranted")?;
+    let first = scene.gets("A", "acquire_semaphore\n(timeout 10 s)", first)?;
     scene.wait_until(200);
     let second = acquire_semaphore(&mut conn, "api", 1, millis(100))?;
     if let Some(second) = &second {
         scene.knows(second, "B");
     }
-    scene.tell(
-        "B",
-        &format!(
-            "acquire_semaphore\n(timeout 100 ms)\n{}: the keys store no expiry",
-            granted(second.as_ref())
-        ),
-    )?;
+    let call = "acquire_semaphore\n(timeout 100 ms; the keys store no expiry)";
+    scene.decided("B", call, second.is_some())?;
     let was_ours = release_semaphore(&mut conn, "api", &first)?;
     scene.tell(
         "A",

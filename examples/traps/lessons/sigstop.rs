@@ -46,13 +46,13 @@ fn story(redis: &Redis, scene: &mut Scene, role: Role) -> Result<()> {
     let mut says = BufReader::new(child.stdout.take().context("a pipe")?).lines();
     let token: Token = says.next().context("A says nothing")??.parse()?;
     scene.knows(&token, "A");
-    scene.record("A", acquired(300))?;
+    scene.record("A", Happened::acquired(300))?;
     scene.tell(actor, "takes the lock for 300 ms, and is about to write")?;
     signal(&child, "STOP")?;
     scene.tell(actor, "kill -STOP")?;
     scene.wait_for_the_end("lock:trap", 0)?;
     scene.send("B", &mut b, "SET lock:trap B NX PX 10000")?;
-    scene.record("B", acquired(10_000))?;
+    scene.record("B", Happened::acquired(10_000))?;
     scene.send("B", &mut b, "SET report by-B")?;
     child
         .stdin
@@ -128,12 +128,5 @@ impl Role {
             written.map_or_else(|error| error.to_string(), |()| "written".to_owned())
         );
         Ok(())
-    }
-}
-
-fn acquired(lease_ms: u64) -> Happened {
-    Happened::Acquired {
-        lease_ms: Some(lease_ms),
-        reader: false,
     }
 }

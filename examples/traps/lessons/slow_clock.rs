@@ -32,16 +32,9 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut conn = redis.client()?;
     let first = acquire_semaphore(&mut conn, "api", 1, secs(10))?;
-    let first = first.context("the permit is free")?;
-    scene.knows(&first, "A");
-    scene.tell("A", "acquire_semaphore\ngranted")?;
+    scene.gets("A", "acquire_semaphore", first)?;
     let second = acquire_semaphore(&mut conn, "api", 1, secs(10))?;
-    decided(
-        scene,
-        "B, a second behind",
-        "acquire_semaphore",
-        second.as_ref(),
-    )?;
+    scene.decided("B, a second behind", "acquire_semaphore", second.is_some())?;
     scene.goes_right(
         second.is_none(),
         "No caller passes a time: the server's clock sorts them.",

@@ -3,7 +3,7 @@
 //! Each reader stays only for a moment, but there is always one. The writer finds the lock taken
 //! every time, as long as the traffic lasts.
 
-use std::thread::{scope, sleep};
+use std::thread::scope;
 
 use leasehold::recipes::read_write;
 
@@ -66,10 +66,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
         let written = writer.join().ok().context("the writer fails")??;
         Ok((refused, written))
     })?;
-    scene.tell(
-        "writer",
-        &format!("{} after A's release", granted(written.as_ref())),
-    )?;
+    scene.decided("writer", "after A's release", written.is_some())?;
     scene.goes_right(
         refused && written.is_some(),
         "A waiting writer keeps new readers out until it has had its turn.",

@@ -29,8 +29,7 @@ fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
 fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (mut a, mut b) = (redis.client()?, redis.client()?);
     let token = acquire_lock_with_timeout(&mut a, NAME, NO_WAIT, secs(60))?;
-    scene.knows(token.as_ref().context("the lock is free")?, "A");
-    scene.tell("A", "acquire_lock_with_timeout\ngranted")?;
+    scene.gets("A", "acquire_lock_with_timeout", token)?;
     let owner = Owner::new("B")?;
     let answer = reentrant::try_acquire(&mut b, NAME, &owner, &Token::random(), secs(60));
     let Err(error) = answer else {

@@ -31,11 +31,10 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut conn = redis.client()?;
     let java = scene.send("Java", &mut conn, "SET lock:market B NX PX 10000")?;
     let same = acquire_lock_with_timeout(&mut conn, "market", NO_WAIT, secs(10))?;
-    decided(
-        scene,
+    scene.decided(
         "Python",
         "acquire_lock_with_timeout of `market` instead",
-        same.as_ref(),
+        same.is_some(),
     )?;
     scene.goes_right(
         java.is_ok() && same.is_none(),

@@ -20,24 +20,12 @@ pub(crate) const TRAP: Trap = Trap {
 fn classic(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let mut conn = redis.client()?;
     scene.send("A", &mut conn, "SET lock:trap A NX PX 10000")?;
-    scene.record(
-        "A",
-        Happened::Acquired {
-            lease_ms: Some(10_000),
-            reader: false,
-        },
-    )?;
+    scene.record("A", Happened::acquired(10_000))?;
     scene.wait_until(150);
     scene.send("operator", &mut conn, "DEL lock:trap")?;
     scene.record("A", Happened::Deleted)?;
     let got = scene.send("B", &mut conn, "SET lock:trap B NX PX 10000")?;
-    scene.record(
-        "B",
-        Happened::Acquired {
-            lease_ms: Some(10_000),
-            reader: false,
-        },
-    )?;
+    scene.record("B", Happened::acquired(10_000))?;
     scene.wait_until(450);
     scene.tell("A", "works on")?;
     scene.record("A", Happened::Released)?;

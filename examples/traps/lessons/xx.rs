@@ -32,12 +32,7 @@ fn ours(redis: &Redis, scene: &mut Scene) -> Result<()> {
     let (first, second) = (Token::random(), Token::random());
     scene.knows(&first, "A");
     let grant = mutex::try_acquire(&mut conn, NAME, &first, End::After(secs(10)))?;
-    decided(
-        scene,
-        "A",
-        "mutex::try_acquire\n(lease 10 s)",
-        grant.as_ref(),
-    )?;
+    scene.decided("A", "mutex::try_acquire\n(lease 10 s)", grant.is_some())?;
     let renewed = mutex::renew(&mut conn, NAME, &second, secs(60))?;
     scene.tell(
         "B",
