@@ -14,8 +14,8 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Waiters poll a flag at this interval: a signal handler may set it, and cannot wake them.
-/// They poll the condition of [`Cancel::or_when`] too.
+/// The interval at which waiters poll the flag, since a signal handler that sets the flag cannot
+/// wake a waiter, and the condition of [`Cancel::or_when`].
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Cancels every wait for the locks that have it in their options. Clones share their state.
@@ -56,7 +56,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 pub struct Cancel {
     raised: Arc<AtomicBool>,
     waits: Arc<Waits>,
-    /// A condition that also ends the waits. It cannot wake them, so they poll it.
+    /// A condition that also ends the waits. Waiters poll it, because nothing wakes them when it
+    /// becomes true.
     also: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 

@@ -77,8 +77,8 @@ pub enum Error {
         /// [`Locks`](crate::Locks).
         holder: Option<String>,
         /// The time left of the holder's lease, by the last reply. The holder may renew or release
-        /// it. For a reader it is `None` in a holder's last second, since a waiting writer may keep
-        /// us out instead.
+        /// it. A refused reader gets `None` in the last second of a holder's lease, since the
+        /// intent of a waiting writer may be what keeps the reader out.
         remaining: Option<Duration>,
     },
     /// The wait was cancelled by its [`Cancel`](crate::Cancel). Nothing was done, or it was undone.
@@ -86,7 +86,7 @@ pub enum Error {
         /// The function and the lock.
         context: ErrorContext,
     },
-    /// The lock is no longer ours. A commit wrote nothing.
+    /// The lock is not ours, or no longer. A commit wrote nothing.
     Lost {
         /// The function and the lock.
         context: ErrorContext,
@@ -116,9 +116,10 @@ pub enum Error {
         /// The server's error, or that of the connection.
         source: RedisError,
     },
-    /// A part was executed, and Redis does not roll back. A command inside `EXEC` was refused and
-    /// the others were executed; or a script inside it failed, perhaps half-way; or, in the
-    /// [market](crate::market), someone traded in another way between the read and the write.
+    /// Only a part of the operation was executed, and Redis does not roll back. Either a command
+    /// inside `EXEC` was refused and the others were executed, or a script inside `EXEC` failed,
+    /// perhaps half-way, or someone traded in another way between the read and the write of a trade
+    /// in the [market](crate::market).
     Partial {
         /// The function and the lock.
         context: ErrorContext,

@@ -177,7 +177,7 @@ impl Map {
             self.refresh(REST, Deadline::after(deadline.remaining() / 2));
         }
         let place = self.known.lock().place(shard);
-        place.ok_or_else(|| no_map("none has named this shard"))
+        place.ok_or_else(|| no_map("no answer has named this shard"))
     }
 
     /// Asks a node for the map if that is in doubt, or if no node was asked for [`MAP_AGE`]. Takes
@@ -230,7 +230,7 @@ impl Map {
         // The limit covers both the wait for another thread and the questions.
         let deadline = Deadline::after(self.limit).or_sooner(deadline.moment());
         let asking = self.asking.try_lock_for(deadline.remaining());
-        let asking = asking.ok_or_else(|| no_map("another thread is still asking them"))?;
+        let asking = asking.ok_or_else(|| no_map("another thread is still asking the nodes"))?;
         if asking.answered.is_some_and(|answered| answered >= wanted) {
             return Ok(());
         }
@@ -280,7 +280,7 @@ impl Map {
                 };
             why = last_that_may_pass(why, error);
         }
-        Err(why.unwrap_or_else(|| no_map("there was no time to ask")))
+        Err(why.unwrap_or_else(|| no_map("the time was over before a node was asked")))
     }
 
     fn layout_of(
@@ -338,7 +338,7 @@ mod tests {
             "-LOADING not yet\r\n",
             "-MASTERDOWN no\r\n",
             "-ERR Script attempted to execute a command while the cluster is down script: 0f\r\n",
-            // It names no host.
+            // A `MOVED` that names no host.
             "-MOVED 7 :9\r\n",
             "-MOVED 7\r\n",
             "-MOVED x y\r\n",
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn a_thread_that_waits_for_another_to_ask_keeps_its_own_limit() {
         const LIMIT: Duration = Duration::from_millis(300);
-        // It accepts connections, but never answers.
+        // A node that accepts connections and never answers.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::new("127.0.0.1", silent.local_addr().unwrap().port());
         let client = Client::open("redis://127.0.0.1/").unwrap();
@@ -365,7 +365,7 @@ mod tests {
                 scope.spawn(|| assert!(map.shard_of("a", by).is_err()));
             }
         });
-        // If they were asked one after another, each would take half of the limit.
+        // If the threads asked one after another, each would take half of the limit.
         assert!(begun.elapsed() < 5 * LIMIT, "{:?}", begun.elapsed());
     }
 }

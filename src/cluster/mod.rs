@@ -219,7 +219,7 @@ impl Nodes {
         self.inner.settings.limits()
     }
 
-    /// The process that made them, which owns all their connections.
+    /// The process that made these nodes, and owns all their connections.
     pub(crate) fn process(&self) -> Process {
         self.inner.process
     }

@@ -287,7 +287,7 @@ mod tests {
         for layout in [layout.clone(), layout.into_iter().rev().collect()] {
             let mut map = two_shards();
             let (first, second) = (map.shard_of(0), map.shard_of(100));
-            // The move was not seen: the first shard keeps its master.
+            // No answer has shown that `c` moved. The first shard keeps its master.
             map.enter(layout);
             assert_eq!((map.shard_of(0), map.shard_of(100)), (first, second));
             assert_eq!(address(&map, 100), "c");

@@ -11,8 +11,8 @@
 //!
 //! # In the repository
 //!
-//! What these pages link to and what is neither here nor in the API stands in the repository alone:
-//! the tests, the scripts, and the pages on the design of the crate.
+//! Some links lead to files that only the repository has: the tests, the scripts, and the pages on
+//! the design of the crate.
 
 // Exists for rustdoc alone. A page defines its relative links at its end, for the repository;
 // `links.md` defines them first, for rustdoc, which takes the first definition. rustdoc publishes

@@ -36,7 +36,7 @@ impl fmt::Display for Error {
             Self::Cancelled { .. } => "cancelled",
             Self::Lost { reason, .. } => match reason {
                 Some(reason) => return write!(f, "the lock was lost: {reason}"),
-                None => "the lock is no longer ours",
+                None => "the lock is not ours",
             },
             Self::Unknown { .. } => "no reply: it may have been executed",
             Self::Redis { source, .. } if source.is_io_error() => {
@@ -49,7 +49,7 @@ impl fmt::Display for Error {
             Self::Partial { .. } => "a command of the transaction failed; the others were executed",
             Self::Reply { .. } => "executed, but the reply does not have the requested type",
             Self::TooFewReplicas { wanted, had, .. } => {
-                return write!(f, "only {had} of {wanted} replicas confirmed it in time");
+                return write!(f, "only {had} of {wanted} replicas confirmed the write");
             }
             Self::WrongKind { found, .. } => return write!(f, "found {found}"),
             Self::Invalid {

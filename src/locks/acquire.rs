@@ -55,8 +55,8 @@ use crate::{
 
 pub(super) use together::ask_together_first;
 
-/// The longest wait for a pooled connection when the deadline has passed: for a call with no
-/// time-out, and for the clean-up after a wait.
+/// The longest wait for a pooled connection in a call with no time-out, and in the clean-up after a
+/// wait.
 const WAIT_WHILE_ALL_LENT: Duration = Duration::from_millis(100);
 /// The longest pause after a failure, unless the settings allow a longer one.
 const LONGEST_DOUBT: Duration = Duration::from_millis(250);
@@ -116,7 +116,7 @@ pub(super) fn begin<'a>(
     let pauses = Backoff::between(settings.backoff.first, LONGEST_DOUBT);
     let key = hold.lock.key();
     let stack = first_stack(stacks, key, pauses, (deadline, cancel.as_ref()), report);
-    // The loss of a held lock takes precedence.
+    // If a lock of the set was lost meanwhile, that loss is the error.
     let stack = stack.or_else(|error| part.check(operation.name).and(Err(error)))?;
     let skew = settings.skew_on(&*stack.server);
     let (first, last) = (settings.backoff.first, settings.backoff.last);
@@ -373,7 +373,7 @@ impl Wait<'_> {
             Ok(stack) => self.stack = stack,
             Err(error @ Error::Thread { .. }) => return Err(error),
             Err(error) => {
-                // A reply of the server is more specific.
+                // If the server has refused an attempt, that error says more than this one.
                 self.attempts.failure.get_or_insert(error);
                 return Ok(false);
             }

@@ -13,7 +13,7 @@ use super::{
     stack::Stack,
 };
 use crate::{
-    error::{LostReason, Operation, Result, ensure},
+    error::{Operation, Result, ensure},
     event::Acquired,
     recipes::{Evidence, Hold, LockKind, inspecting, read_inspection},
     renewing::entry::Ask,
@@ -29,10 +29,10 @@ impl Lock {
     /// example. The lock must have the same kind, name and [prefix](crate::Options::prefix), and
     /// a reentrant lock the same [`Options::owner`](crate::Options::owner).
     ///
-    /// The lease is extended to [`Options::lease`](crate::Options::lease) from now, also if it is
+    /// The lease is extended to [`Options::lease`](crate::Options::lease) from now, even if it is
     /// not [renewed](crate::Options::renewal) after that, and never shortened. A lock without an
-    /// end keeps none. [`Options::max_hold`](crate::Options::max_hold) counts from now; a longer
-    /// lease stays on the server until the guard is released or dropped.
+    /// end stays without one. [`Options::max_hold`](crate::Options::max_hold) counts from now; a
+    /// longer lease stays on the server until the guard is released or dropped.
     ///
     /// The [fencing token](Lease::fencing_token) is that of the hold; after
     /// [hand-overs](crate::Options::hand_over), the last one that is reserved for it, which is not
@@ -48,9 +48,8 @@ impl Lock {
     ///
     /// # Errors
     /// - [`Error::Lost`](crate::Error::Lost): the lock is not held by this token, or no longer, or
-    ///   it is a reader's token at a writer's lock, or the reverse. The reason is
-    ///   [`LostReason::TakenAway`](crate::LostReason::TakenAway), also if its lease has ended: the
-    ///   length of that is not known here.
+    ///   it is a reader's token at a writer's lock, or the reverse. It has no reason: the server
+    ///   does not say which of these is the case.
     /// - [`Error::Invalid`](crate::Error::Invalid): the name or an option is invalid, or the lock
     ///   is reentrant and has no [`Options::owner`](crate::Options::owner). Nothing was sent.
     /// - [`Error::WrongKind`](crate::Error::WrongKind): the key holds another kind of lock, or no
@@ -90,7 +89,7 @@ impl Lock {
         self.check()?;
         let settings = &self.settings;
         let is_named = self.kind != LockKind::Reentrant || settings.owner.is_some();
-        let reason = "a reentrant lock is adopted for the owner that acquired it: set it";
+        let reason = "set the owner that acquired the reentrant lock";
         ensure(is_named, "owner", reason)?;
         if settings.is_cancelled() {
             return Err(operation.cancelled());
@@ -124,10 +123,9 @@ impl Lock {
         let asks = Ask::Renew(settings.longest_at_first());
         let reply = stack.server.ask(&asks.of(hold), Patience::USUAL)?;
         let (sent, again) = (reply.sent, reply.again);
-        let lost = |reason| operation.lost_because(Some(reason), None);
         match Evidence::of(reply.write_result()) {
             Evidence::Ours(_) => {}
-            Evidence::NotOurs => return Err(lost(LostReason::TakenAway)),
+            Evidence::NotOurs => return Err(operation.lost()),
             Evidence::AnotherKind(found) => return Err(operation.failed(found)),
             Evidence::NotKnown(error) => return Err(operation.unanswered(Some(&hold.token), error)),
         }
@@ -137,7 +135,7 @@ impl Lock {
         let terms = settings.terms(sent, end, Some(now + ARMED_WITHIN), skew);
         if let Some(reason) = terms.lost_at(now) {
             // The reply came too late.
-            return Err(lost(reason));
+            return Err(operation.lost_because(Some(reason), None));
         }
         let grant = LeaseGrant {
             fence,
@@ -154,8 +152,9 @@ impl Lock {
     }
 }
 
-/// Returns the fencing token of this hold, which is in the companion of the lock. `None`: it has
-/// none, or the lock is not held by this token, which the renewal then says.
+/// Returns the fencing token of this hold, which is in the companion of the lock. `None`: the hold
+/// has no fencing token, or this token does not hold the lock. In the second case the renewal that
+/// follows fails.
 fn fence_of(
     stack: &Stack<Lease>,
     operation: Operation<'_>,

@@ -38,8 +38,8 @@ use crate::{
 const INTENT: Duration = Duration::from_millis(600);
 /// A writer's intent lasts at most this long unless the writer renews it.
 const INTENT_ENDS: Duration = Duration::from_secs(1);
-/// The first look at a lease comes this long after the grant. From then on the server reports a
-/// loss.
+/// The watchdog looks at a lease for the first time this long after the grant. That look makes the
+/// server report a loss from then on.
 pub(super) const ARMED_WITHIN: Duration = Duration::from_millis(20);
 
 /// The state of the lock, as far as the attempts so far show it.
@@ -49,8 +49,8 @@ pub(super) enum Standing {
     Nothing,
     /// A reply named another holder. All leases of the holders end at this moment, if it is known.
     Busy(Option<Instant>),
-    /// It may be ours: an attempt got no reply, or its lease was over when the reply came, or too
-    /// few replicas have it, and no later reply named another holder.
+    /// The lock may be ours: an attempt got no reply, or its lease was over when the reply came, or
+    /// too few replicas have the lock. No later reply has named another holder.
     InDoubt,
     /// The work of `run_once` was done within the period, so the lock is not needed.
     Done(LastRun),

@@ -71,14 +71,15 @@ impl Lease {
         &self,
         build: impl FnOnce(&mut Pipeline),
     ) -> Result<T> {
-        let (commit, results) = self.watched("Lease::commit_returning").commit(build)?;
+        let watched = self.watched("Lease::commit_returning");
+        let (commit, results) = watched.commit(build)?;
         commit.answer(results)
     }
 
     /// Like [`commit`](Self::commit), at most once for this operation id.
     ///
-    /// A commit without a reply can be repeated, under this lease or another one of the same lock:
-    /// for as long as the server has its mark, it is not executed twice.
+    /// A commit without a reply can be repeated, under this lease or another one of the same lock.
+    /// As long as the server has the mark of the commit, a repeat writes nothing.
     ///
     /// The transaction also writes that mark: a key that expires after `remember`, 1 ms to 24 h. A
     /// later call with the same id finds the mark and writes nothing. Repeat within that time. A

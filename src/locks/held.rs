@@ -65,7 +65,8 @@ impl<'a> IntoIterator for &'a HeldLocks {
 type Named<'a> = fn((&'a String, &'a Inspection)) -> (&'a str, &'a Inspection);
 
 impl Locks {
-    // `Locks::held` stands in mod.rs: rustdoc lists an `impl` of a module below before one above.
+    // Not public: rustdoc would list it before the functions of mod.rs, which therefore has
+    // `Locks::held`.
     pub(super) fn list_held(&self, begin: &str) -> Result<HeldLocks> {
         Operation::new("Locks::held", begin).run(|operation| {
             self.stacks.process.refuse_forked_child()?;

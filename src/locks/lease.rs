@@ -33,7 +33,7 @@ use crate::{
 /// The operation that errors of [`Lease::check`] name.
 /// The guard of a lock that is held, until it is released or dropped. It is `Send`.
 ///
-/// Dropping it releases the lock, also on a panic. The drop waits at most
+/// Dropping it releases the lock, on a panic too. The drop waits at most
 /// [`Options::drop_timeout`](crate::Options::drop_timeout) and ignores errors;
 /// [`release`](Self::release) returns them. In a forked child the drop does nothing: the lock is
 /// the parent's.
@@ -84,8 +84,8 @@ pub struct Lease {
     pub(crate) drop_timeout: Duration,
     /// The end of the hold, once it has ended. The drop reports it to the hooks.
     pub(super) end: Option<HoldEnd>,
-    /// The guard was returned to a user. Otherwise it is not handed over, and its release is not
-    /// reported.
+    /// The guard was returned to a user. A guard that was not is never handed over, and the hooks
+    /// do not learn of its release.
     pub(crate) is_claimed: bool,
     /// The token was read, so other code may use it to release the lock.
     disclosed: AtomicBool,

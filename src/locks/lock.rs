@@ -66,11 +66,11 @@ impl Lock {
     /// Acquires the lock, waiting up to `timeout`.
     ///
     /// Threads of this process that wait for the same lock are served first in, first out. Only the
-    /// first asks the server, when the server reports a change of the lock; permits, or readers,
-    /// that become free together are asked for together, and may be granted in any order. A waiting
-    /// thread uses no connection of the pool. `acquire` always makes one attempt, even with a zero
-    /// `timeout`; `Duration::MAX` waits forever. A `timeout` longer than the lease outlasts a
-    /// holder that has died.
+    /// first asks the server, when the server reports a change of the lock. If several permits are
+    /// free, or readers may enter, several threads ask at once, and the server may grant them in
+    /// any order. A waiting thread uses no connection of the pool. `acquire` always makes one
+    /// attempt, even with a zero `timeout`; `Duration::MAX` waits forever. A `timeout` longer than
+    /// the lease outlasts a holder that has died.
     ///
     /// A temporary failure does not end the wait: the server is down, restarting or silent, or
     /// refuses for now (`LOADING`, `OOM` and the like). At the deadline the last such failure is

@@ -2,9 +2,9 @@
 //!
 //! `Locks` creates a [`lock`]. [`acquire`] waits for it, judges the replies with [`attempts`], and
 //! creates a [`lease`], the guard; [`adopt`] creates one for a hold of another process. [`release`]
-//! hands the lock over, gives it back, or leaves that to the watchdog's thread. [`run`] does work
-//! under a lock; [`transacting`] reads and writes while one is held, or a set of them. A [`set`]
-//! acquires several locks in one order: [`set_wait`] is its part in the wait for each.
+//! hands the lock over, releases it, or leaves the release to the watchdog's thread. [`run`] does
+//! work under a lock; [`transacting`] reads and writes while one is held, or a set of them. A
+//! [`set`] acquires several locks in one order: [`set_wait`] is its part in the wait for each.
 //! [`inspection`] is for operators. They share a [`stack`]: the server, the keeper of the leases
 //! and the queues. [`stacks`] maps a key to its stack.
 
@@ -154,9 +154,10 @@ impl Locks {
     /// A lock moves with its slot to another shard, even while it is held or waited for. While the
     /// slot migrates, a lock that has already moved, or is free, cannot be reached: a wait retries
     /// until its deadline, any other call for one I/O time-out, and then returns
-    /// [`Error::Redis`](crate::Error::Redis) with the code `ASK` or `TRYAGAIN`; so does a commit,
-    /// unless under a mutex, even if the lock has not moved yet. A slot usually migrates in a
-    /// millisecond. A lease may be lost if the migration of its slot takes most of the lease.
+    /// [`Error::Redis`](crate::Error::Redis) with the code `ASK` or `TRYAGAIN`. A commit fails in
+    /// the same way even if the lock has not moved yet, except under a mutex. A slot usually
+    /// migrates in a millisecond. A lease may be lost if the migration of its slot takes most of
+    /// the lease.
     ///
     /// Two names with the same part in braces share a slot: `{shop}:report` and `{shop}:orders`.
     /// The keys that [`Lease::commit`] writes must share the slot of the lock.

@@ -83,10 +83,10 @@ impl Lease {
     /// Detaches the lock from this guard, to pass it to another process with the token.
     ///
     /// Returns the token and the time left of the lease. This process no longer renews or releases
-    /// the lock: it ends with its lease, unless the other process [adopts](crate::Lock::adopt) it
-    /// before. A [commit](Self::commit) that got no reply may still be executed while the other
-    /// process holds the lock. In a forked child the time left is zero, and the parent's lease
-    /// continues.
+    /// the lock. The lock ends with its lease, unless the other process
+    /// [adopts](crate::Lock::adopt) it before. A [commit](Self::commit) that got no reply may still
+    /// be executed while the other process holds the lock. In a forked child the time left is zero,
+    /// and the parent's lease continues.
     ///
     /// Waits for a renewal that was already sent; sends nothing.
     ///
@@ -144,7 +144,7 @@ impl Lease {
     fn hand_on(&mut self, deadline: Deadline) -> Option<Result<()>> {
         match self.hand_over()? {
             Ok(()) => {
-                // A look may just have found a loss.
+                // The watchdog may just have found a loss.
                 let state = self.lease_state().stop();
                 Some(self.ends(RELEASE, Ok(true), state))
             }
@@ -265,9 +265,9 @@ impl Lease {
 }
 
 impl Lease {
-    /// Hands the lock to the first waiting thread. `None`: the caller must release it. The error is
-    /// the next guard, whose thread left the queue meanwhile: the caller must release that guard
-    /// instead.
+    /// Hands the lock to the first waiting thread. `None`: no thread takes it, and the caller must
+    /// release this guard. `Err`: the thread left the queue meanwhile, and the caller must release
+    /// the guard in the error instead of this one.
     ///
     /// The lock on the server does not change. After a hand-over this guard must not release or
     /// renew it.

@@ -9,7 +9,7 @@
 //! meanwhile, and the loss of one ends the wait. If a lock is not acquired, [`let_go_all`] releases
 //! the others, as it does when the guard is released or dropped.
 
-use std::{mem, slice, sync::Arc, time::Duration};
+use std::{borrow::Cow, mem, slice, sync::Arc, time::Duration};
 
 use super::{
     acquire::{Wait, ask_together_first},
@@ -84,12 +84,13 @@ impl LockSet {
     /// not free, the set releases those that were granted behind it, in one more round trip, and
     /// waits for it as [`Lock::acquire`] does; then it asks for the rest together. The locks that
     /// are already held renew themselves meanwhile. A lock with [`Options::replicas`] is asked for
-    /// alone. Once the limit has passed, no other lock is asked for, even if it is free: the next
-    /// one is [`Error::Contended`]. A limit of zero asks for each once.
+    /// alone. Once `timeout` has passed, no other lock is asked for, even if it is free, and the
+    /// result is [`Error::Contended`] for the next one. With a zero `timeout` each lock is asked
+    /// for once.
     ///
     /// If one is not acquired, or one that is held is lost, the wait ends, and the others are
     /// released before the call returns, in one round trip. If the server is silent, the call
-    /// returns one I/O time-out after its limit or the cancel, and the watchdog's thread releases
+    /// returns one I/O time-out after `timeout` or the cancel, and the watchdog's thread releases
     /// the rest as soon as the server answers.
     ///
     /// # Errors
@@ -165,7 +166,7 @@ impl LockSet {
         };
         let handles = Arc::default();
         while let Some(rest @ [next, ..]) = self.locks.get(held.leases.len()..) {
-            // Each attempt may take as long as an answer, so past the limit no other one begins.
+            // An attempt may wait for one I/O time-out, so none begins after the time limit.
             let mut part = SetWait::new(Some(&handles), since);
             part.is_over = !timeout.is_zero() && !held.leases.is_empty() && deadline.has_passed();
             let granted = held.extend(name, rest, deadline, &part);
@@ -321,7 +322,7 @@ impl Leases {
     /// One round trip; on a cluster one to each shard, all at once.
     ///
     /// # Errors
-    /// As [`Lease::verify`], for the first lock that is not ours or of which there is no answer.
+    /// As [`Lease::verify`], for the first lock that is not ours or about which no answer came.
     pub fn verify(&self) -> Result<()> {
         self.ask_all("Leases::verify", |_| Ok(Ask::Look))
     }
@@ -341,7 +342,7 @@ impl Leases {
 
     /// Asks about all locks in one write to each server, unless a renewal waits for replicas.
     fn ask_all(&self, name: &'static str, ask: impl FnMut(&Lease) -> Result<Ask>) -> Result<()> {
-        self.operation(name).run(|_| {
+        self.run(name, || {
             self.refuse_forked_child()?;
             self.check_for(name)?;
             let asks: Vec<Ask> = self.leases.iter().map(ask).collect::<Result<_>>()?;
@@ -359,7 +360,7 @@ impl Leases {
             } else {
                 ask_together(&calls, Patience::USUAL).collect()
             };
-            // Each is judged, also after the first that is lost.
+            // Every reply is judged, even after one that reports a loss.
             let mut judged = Ok(());
             for ((lease, ask), reply) in of_each().zip(replies) {
                 let sent = lease.judge(name, *ask, reply);
@@ -389,8 +390,7 @@ impl Leases {
     /// ```
     #[doc(alias = "unlock")]
     pub fn release(mut self) -> Result<()> {
-        self.operation(RELEASE)
-            .run(|_| self.refuse_forked_child())?;
+        self.run(RELEASE, || self.refuse_forked_child())?;
         let (mut lost, mut failed) = (Vec::new(), Ok(()));
         for (name, released) in self.let_go(Deadline::after(Duration::MAX)) {
             match released {
@@ -409,9 +409,9 @@ impl Leases {
         })
     }
 
-    /// The context of an error that concerns the whole set: the name of its first lock.
-    pub(super) fn operation(&self, name: &'static str) -> Operation<'_> {
-        Operation::new(name, self.leases.first().map_or("", Lease::name))
+    /// Runs a function of the whole set. An error that concerns no single lock names all of them.
+    fn run<T>(&self, name: &'static str, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        run().map_err(|error| Operation::new(name, &names_of(&self.leases)).named(error))
     }
 
     pub(super) fn refuse_forked_child(&self) -> Result<()> {
@@ -427,6 +427,15 @@ impl Leases {
         let names = leases.iter().map(|lease| lease.name().to_owned());
         names.zip(released).collect()
     }
+}
+
+/// The names of all locks of a set, for the context of an error: `a, b`.
+pub(super) fn names_of(leases: &[Lease]) -> Cow<'_, str> {
+    if let [lease] = leases {
+        return Cow::Borrowed(lease.name());
+    }
+    let names: Vec<&str> = leases.iter().map(Lease::name).collect();
+    Cow::Owned(names.join(", "))
 }
 
 impl<'a> IntoIterator for &'a Leases {

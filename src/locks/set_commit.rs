@@ -20,7 +20,7 @@ impl Leases {
     /// Like [`Lease::commit`](crate::Lease::commit). The server watches all locks. Two round trips.
     ///
     /// # Errors
-    /// - [`Error::Lost`]: names a lock that was lost. Nothing was written.
+    /// - [`Error::Lost`]: names the lock that was lost. Nothing was written.
     /// - [`Error::Invalid`]: the locks are not from one [`Locks`](crate::Locks) or, on a cluster,
     ///   the locks and keys are in different slots. Give their names a common tag, as in
     ///   `{bank}:4711` and `{bank}:4712`. Nothing was written.
@@ -38,8 +38,8 @@ impl Leases {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn commit(&self, build: impl FnOnce(&mut Pipeline)) -> Result<()> {
-        let written = self.watched("Leases::commit").commit(build);
-        written.map(drop).map_err(in_one_slot)
+        let watched = self.watched("Leases::commit");
+        watched.commit(build).map(drop).map_err(in_one_slot)
     }
 
     /// Like [`commit`](Self::commit), and returns the results.
@@ -51,8 +51,8 @@ impl Leases {
         &self,
         build: impl FnOnce(&mut Pipeline),
     ) -> Result<T> {
-        let written = self.watched("Leases::commit_returning").commit(build);
-        let (commit, results) = written.map_err(in_one_slot)?;
+        let watched = self.watched("Leases::commit_returning");
+        let (commit, results) = watched.commit(build).map_err(in_one_slot)?;
         commit.answer(results)
     }
 

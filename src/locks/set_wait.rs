@@ -23,9 +23,9 @@ use crate::{
 /// The set that a wait is a part of. A lock that is acquired alone is a set of one.
 #[derive(Debug)]
 pub(super) struct SetWait<'a> {
-    /// The locks of the set that are held. The loss of one ends the wait. Looked at only in a wait
-    /// that the server has refused, or that another thread delays: a set of free locks costs N
-    /// looks, not N × N.
+    /// The locks of the set that are held. The loss of one ends the wait. Checked only while a wait
+    /// is refused by the server or delayed by another thread, so that a set of N free locks costs N
+    /// checks, not N × N.
     held: Option<&'a Arc<Mutex<Vec<Handle>>>>,
     /// The time at which the wait for the set began.
     pub(super) since: Instant,

@@ -10,14 +10,14 @@
 //! records it as [outstanding](crate::renewing::lease_state::Outstanding): the lock is then not
 //! handed over, and its release changes the key that the commit watches.
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{borrow::Cow, mem, sync::Arc, time::Duration};
 
 use redis::{Connection, Pipeline, Value};
 
 use super::{
     lease::Lease,
     release::{GIVES_BACK_WITHIN, let_go_all},
-    set::Leases,
+    set::{Leases, names_of},
 };
 use crate::{
     error::{Error, Operation, Result, ensure},
@@ -29,8 +29,8 @@ use crate::{
     wire::{count, is_interrupted},
 };
 
-/// Two nodes that redirect to each other agree within this time. A command on a key of another slot
-/// also gets `MOVED`, but never succeeds.
+/// A `MOVED` is followed for this long: two nodes that redirect to each other agree within it. A
+/// command on a key of another slot gets `MOVED` forever.
 const NODES_AGREE: Duration = Duration::from_millis(250);
 
 /// The call of [`Lease::commit_once`] that executed the commit.
@@ -47,21 +47,31 @@ pub enum Committed {
 /// The leases whose locks a transaction watches: one, or all of a set.
 pub(super) struct WatchedLocks<'a> {
     leases: &'a [Lease],
-    operation: Operation<'a>,
+    name: &'static str,
+    /// The names of all locks, for errors that concern no single one.
+    names: Cow<'a, str>,
 }
 
 impl<'a> WatchedLocks<'a> {
     pub(super) fn of(leases: &'a [Lease], name: &'static str) -> Self {
-        let operation = Operation::new(name, leases.first().map_or("", Lease::name));
-        Self { leases, operation }
+        let names = names_of(leases);
+        Self {
+            leases,
+            name,
+            names,
+        }
+    }
+
+    fn operation(&self) -> Operation<'_> {
+        Operation::new(self.name, &self.names)
     }
 
     /// Writes the pipeline that `build` fills. Returns the commit with its results.
     pub(super) fn commit(
         &self,
         build: impl FnOnce(&mut Pipeline),
-    ) -> Result<(HeldCommit<'a>, Vec<Value>)> {
-        self.operation.run(|operation| {
+    ) -> Result<(HeldCommit<'_>, Vec<Value>)> {
+        self.operation().run(|operation| {
             self.check()?;
             let commit = HeldCommit::new(operation, self.proof(), build)?;
             let results = self.send(&commit)?.unwrap_or_default();
@@ -76,7 +86,7 @@ impl<'a> WatchedLocks<'a> {
         remember: Duration,
         build: impl FnOnce(&mut Pipeline),
     ) -> Result<Committed> {
-        self.operation.run(|operation| {
+        self.operation().run(|operation| {
             let hold = self.check()?.hold();
             check_size("operation_id", operation_id)?;
             let mark = CommitMark {
@@ -96,7 +106,7 @@ impl<'a> WatchedLocks<'a> {
         keys: &[&str],
         mut attempt: impl FnMut(&mut WatchedConnection<'_>, &mut Pipeline) -> Result<T>,
     ) -> Result<Result<T>> {
-        self.operation.run(|operation| {
+        self.operation().run(|operation| {
             let first = self.check()?;
             let proof = self.proof();
             let transaction = Transaction::while_held(operation, keys, &proof);
@@ -126,7 +136,7 @@ impl<'a> WatchedLocks<'a> {
     }
 
     fn check_held(&self) -> Result<()> {
-        (self.leases.iter()).try_for_each(|lease| lease.check_for(self.operation.name))
+        (self.leases.iter()).try_for_each(|lease| lease.check_for(self.name))
     }
 
     fn proof(&self) -> Proof<'a> {
@@ -151,8 +161,8 @@ impl<'a> WatchedLocks<'a> {
             };
             let are_ours = self.look_for_the_lost(error, is_repeated);
             self.check_held()?;
-            // If no lock is lost, a replica that is behind its master answered the read of the
-            // proof.
+            // If every lock is ours, a replica that is behind its master answered the read of the
+            // proof: the transaction is repeated once.
             if is_repeated || !are_ours || !error.is_lost() {
                 return done;
             }
@@ -173,11 +183,12 @@ impl<'a> WatchedLocks<'a> {
     }
 
     /// Asks the server about each lock that the error of a transaction may mean, and records a
-    /// loss. Returns true if all are ours. Two locks may have the name that the error gives, and a
-    /// key of another type may be any lock's. After a repeated transaction its word counts, so that
-    /// no lease is held of which a call returns `Lost`.
+    /// loss. Returns true if all are ours. The error may mean several: two locks may have the name
+    /// that it gives, and a `WrongKind` names none. If a repeated transaction reports the loss
+    /// again, its lease is lost, whatever the reply to the question: a call must not return `Lost`
+    /// for a lease that stays held.
     fn look_for_the_lost(&self, error: &Error, is_repeated: bool) -> bool {
-        let name = self.operation.name;
+        let name = self.name;
         let lost_name = match error {
             Error::Lost { context, .. } => Some(&*context.lock),
             _ => None,
@@ -188,7 +199,8 @@ impl<'a> WatchedLocks<'a> {
         let are_ours = meant.iter().filter(is_ours).count() == meant.len();
         let counts = is_repeated || !are_ours;
         if let ([lost], Some(_), true) = (&*meant, lost_name, counts) {
-            // The transaction has said so, whatever became of the question.
+            // The transaction has reported the loss, so it counts even if the question got no
+            // reply.
             lost.not_ours(name, None);
         }
         are_ours
@@ -203,8 +215,8 @@ pub(super) fn commit_and_release(
 ) -> Result<()> {
     let holds = set.leases.iter().map(|lease| Arc::clone(lease.hold()));
     let holds: Vec<_> = holds.collect();
-    let lock = holds.first().map_or("", |hold| hold.lock.text());
-    Operation::new(name, lock).run(|operation| {
+    let names = names_of(&set.leases).into_owned();
+    Operation::new(name, &names).run(|operation| {
         let answer = WatchedLocks::of(&set.leases, name)
             .check()?
             .longest_answer();
@@ -223,7 +235,8 @@ pub(super) fn commit_and_release(
         let ends = end_all(&mut leases, states, &commit, &done, answer_by);
         let is_lost = |end: Result<()>| end.err().filter(Error::is_lost);
         match (done, ends.into_iter().find_map(is_lost)) {
-            // The commit names no reason, or a key of another type, which may be a lock's.
+            // The end of the hold has the reason of the loss. The commit's error has none, or is a
+            // `WrongKind`, whose key may be a lock's.
             (Err(Error::Lost { .. } | Error::WrongKind { .. }), Some(lost)) => Err(lost),
             (done, _) => done.map(drop),
         }
@@ -247,14 +260,15 @@ fn send_last(
     };
     let write = || first.on_pooled(|conn| commit.send(conn));
     let results = match write() {
-        // Then a replica that is behind its master answered the read of the proof.
+        // All locks are ours, so a replica that is behind its master answered the read of the
+        // proof.
         Err(Error::Lost { .. }) if leases.iter().all(Lease::is_found_ours) => write(),
         results => results,
     };
     results.map(Result::unwrap_or_default)
 }
 
-/// Ends the holds after their last commit. Releases those that it has not released.
+/// Ends the holds after their last commit, and releases the locks that the commit has not released.
 fn end_all(
     leases: &mut [Lease],
     states: Vec<RenewalState>,
@@ -272,7 +286,7 @@ fn end_all(
         }
         // The watchdog's thread waits for a server that has just been silent.
         Err(error) if error.is_silence() => Err(error.clone()),
-        // There is no other lock to release.
+        // The only lock is lost, so there is none to release.
         Err(Error::Lost { .. }) if leases.len() == 1 => Ok(false),
         Err(_) => {
             let left = answer_by.remaining().max(GIVES_BACK_WITHIN);
@@ -291,7 +305,7 @@ impl Lease {
         self.stack.server.limits().answer
     }
 
-    /// Asks the server whether the lock is ours, also after the renewals were stopped.
+    /// Asks the server whether the lock is ours. May be called after the renewals were stopped.
     fn is_found_ours(&self) -> bool {
         let look = Ask::Look.of(self.hold());
         let asked = self.stack.server.ask(&look, Patience::USUAL);
@@ -306,7 +320,8 @@ impl Lease {
         let server = &self.stack.server;
         let slot_moves_until = Deadline::after(self.longest_answer());
         let nodes_agree = NODES_AGREE.min(self.longest_answer());
-        // Counts from the first `MOVED` in a row: before it the slot may have been moving.
+        // Counts from the first `MOVED` in a row. Any error before it may mean that the slot was
+        // moving.
         let mut nodes_agree_by = None;
         let (mut pauses, mut was_closed) = (Backoff::new(), false);
         loop {

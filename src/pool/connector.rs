@@ -277,7 +277,8 @@ impl Connector {
                 .take()
                 .filter(|_| is_silence(&error))
                 .unwrap_or(error);
-            // The caller waits equally long: its time-out must not come before this reason.
+            // The caller's own time-out is as long. Without this margin it would come first, and
+            // the caller would not learn this reason.
             if attempt.remaining() < TOO_SHORT_TO_CONNECT.min(self.0.limits.connect / 20) {
                 return Err(error);
             }
@@ -335,11 +336,11 @@ impl Connector {
         };
         let by = Deadline::after(self.0.limits.connect).or_sooner(by.moment());
         if locator.grants_from().is_err() {
-            // Asks again.
+            // Asks the sentinels or nodes again.
             locator.locate(by)?;
         }
         loop {
-            // Read first: another server may become the master meanwhile.
+            // Read before the question below: another server may become the master meanwhile.
             let epoch = self.epoch();
             let moment = locator.grants_from()?;
             let left = moment.map_or(Duration::ZERO, |at| {

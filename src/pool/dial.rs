@@ -322,7 +322,7 @@ mod tests {
     fn an_address_that_does_not_answer_costs_only_its_share() {
         let at = |listener: &TcpListener| {
             let port = listener.local_addr().unwrap().port();
-            // It sends nothing of its own.
+            // A prepared client sends no command of redis-rs.
             prepared(&Client::open(format!("redis://127.0.0.1:{port}/")).unwrap()).unwrap()
         };
         let [silent, closed, alive] = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());

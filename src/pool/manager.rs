@@ -169,13 +169,15 @@ pub(super) struct PoolState {
     /// The moment at which a connection was found broken. Those proven before that are sent a
     /// `PING` before they are lent.
     broken: Mutex<Option<Instant>>,
-    /// Each call that waits for a connection has a clone: without one, no connection is opened.
+    /// Each call that waits for a connection has a clone. While there is none, no connection is
+    /// opened.
     pub(super) waiting: Arc<()>,
-    /// The number of connections that calls have requested and that were not lent yet. If r2d2 was
-    /// already at its limit, the number is too high until no call waits.
+    /// The number of connections that r2d2 was asked to open and that were not lent yet. r2d2 opens
+    /// none beyond its limit, and then the number is too high until no call waits.
     pub(super) to_come: AtomicUsize,
-    /// While all connections are lent, the call that has waited longest locks this and waits for
-    /// one to come back. The others wait for the lock, which is granted in order.
+    /// While all connections are lent, the call that has waited longest holds this mutex and waits
+    /// for a connection to come back. The other calls wait for the mutex, in the order in which
+    /// they came.
     pub(super) turns: FairMutex<()>,
     /// The error of the last attempt to connect that failed, with its moment.
     failure: Mutex<Option<(Instant, Error)>>,
@@ -276,7 +278,7 @@ impl Lendable {
     }
 }
 
-/// Sends a `PING`. An open `MULTI` is an error as well: then the reply is another.
+/// Sends a `PING`. Any other reply than `PONG` is an error: with an open `MULTI` it is `QUEUED`.
 fn ping(connection: &mut Connection, limit: Duration) -> RedisResult<()> {
     set_timeouts(connection, limit)?;
     match ask::<String>(&redis::cmd("PING"), connection) {

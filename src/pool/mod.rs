@@ -300,15 +300,15 @@ impl Pool {
 
     /// Waits for a connection that comes back or is opened.
     ///
-    /// r2d2 opens connections on its own threads. It wakes a waiting call when a connection is
-    /// opened or comes back whole, but not when an attempt has failed or a broken one has come
-    /// back, so the call polls. If another call takes the connection that was opened for this one,
-    /// this one asks for another.
+    /// r2d2 opens connections on threads of its own. It wakes a waiting call when a connection was
+    /// opened, or comes back and can be lent again. It wakes none when an attempt to connect has
+    /// failed, or when a broken connection comes back, so the call polls. Another call may take the
+    /// connection that was opened for this call: then this call asks r2d2 for one more.
     ///
-    /// While all connections are lent, only the call that came first waits for r2d2. The others
-    /// wait for their turn, so that no call is overtaken for long. A call that may be cancelled
-    /// waits outside that order: it is one of the library's own calls, which keep a connection for
-    /// one request only.
+    /// While all connections are lent, one call at a time waits for r2d2, and the others wait for
+    /// the mutex `turns`, which is granted in the order in which they came: so no call is overtaken
+    /// for long. A call with a `cancel` does not wait for `turns`, where a cancel could not end its
+    /// wait. It is one of the library's own calls, so it soon returns its connection.
     fn idle_or_new(
         &self,
         wait_while_all_lent: Duration,
@@ -319,7 +319,7 @@ impl Pool {
         if let Some(connection) = connections.try_get() {
             return Ok(connection);
         }
-        // No other call waits, so no connection is to come.
+        // No other call waits, so r2d2 opens no connection.
         if Arc::strong_count(&state.waiting) == 1 {
             state.to_come.store(0, Ordering::Relaxed);
         }
@@ -390,8 +390,8 @@ impl Pool {
         );
         if Arc::strong_count(&self.inner.callers) > size {
             reason.push_str(
-                ", all by `Pool::get`: give a connection back before you acquire a lock, or enlarge \
-                 the pool",
+                "; all were lent by `Pool::get`: give a connection back before you acquire a lock, \
+                 or enlarge the pool",
             );
         }
         Error::pool(reason, None)

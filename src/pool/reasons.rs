@@ -61,9 +61,9 @@ pub(super) fn no_answer(server: &str, limit: Duration, source: Option<RedisError
     Error::pool(format!("no answer from {server} within {limit:?}"), source)
 }
 
-/// Returns the error for a sentinel or node that gave no useful answer. The hints are for a refused
-/// login, and for a server of another kind. If no answer is known yet, both are errors of the URL,
-/// since a retry cannot help.
+/// Returns the error for a sentinel or node that gave no useful answer. `login` and `other_kind`
+/// are hints for a refused login and for a server of another kind. If `knows_none_yet`, these two
+/// are [`Error::Invalid`], since the URL is wrong and a retry cannot help.
 pub(crate) fn no_useful_answer(
     wanted: &str,
     address: &impl Display,

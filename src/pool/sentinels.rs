@@ -188,10 +188,10 @@ impl Sentinels {
         self.ask_until_believed(last, asking, deadline, deadline.remaining() / parts)
     }
 
-    /// Asks one sentinel after another, from this one on, each with the time limit `each`, until
-    /// the answers agree. Asks all of them at first, since one may be partitioned, and while the
-    /// master is in doubt, until one names another: the sentinel that leads a failover knows of it
-    /// before the others.
+    /// Asks the sentinels one after another, from `start_at` on, each with the time limit `each`,
+    /// until an answer agrees with the known master. Before a master is known it asks all of them,
+    /// since one may be partitioned. While the master is in doubt it asks until one names another
+    /// master: the sentinel that leads a failover learns of the new master before the others.
     ///
     /// A sentinel that was silent lately is asked only if no other answers.
     fn ask_until_believed(
@@ -235,7 +235,8 @@ impl Sentinels {
             known.settle(self.names.len(), time::now());
         }
         if in_doubt {
-            // The sentinels that could know better were asked. The next failure casts doubt again.
+            // Every sentinel that may know better, and answers in time, was asked. The next failure
+            // casts doubt again.
             known.in_doubt = false;
         }
         Ok(())

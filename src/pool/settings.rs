@@ -243,8 +243,8 @@ impl PoolBuilder {
             } => self.build_on_sentinels(&sentinels, &master, &server),
             #[cfg(feature = "cluster")]
             Target::Nodes(_) => {
-                let reason = "a Redis Cluster has no one server that has all keys: take `Locks`, \
-                              or `Nodes` for a connection to each master";
+                let reason = "a pool leads to one server, and a Redis Cluster has several: use \
+                              `Locks`, or `Nodes` for a connection to each master";
                 Err(Error::invalid("url", reason))
             }
         }

@@ -44,7 +44,7 @@ fn a_waiter_whose_connection_is_taken_asks_for_another_at_once() {
     let is_taken = || {
         let pool = pool(&url);
         let mut taken = None;
-        // It keeps its connection, so no other call takes it.
+        // The waiting thread keeps its connection, so that no other call takes it.
         let (waited, _conn) = thread::scope(|scope| {
             let waits = scope.spawn(|| {
                 let asked = time::now();
@@ -61,7 +61,7 @@ fn a_waiter_whose_connection_is_taken_asks_for_another_at_once() {
         });
         taken.is_some() && waited < ASK_AGAIN
     };
-    // Sometimes the waiting call gets it first.
+    // The waiting call sometimes takes the connection before this thread does.
     assert!((0..100).any(|_| is_taken()));
 }
 

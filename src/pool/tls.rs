@@ -49,15 +49,14 @@ fn check_pair(own: &ClientTlsConfig) -> Result<()> {
     let key = PrivateKeyDer::from_pem_slice(&own.client_key).ok();
     let pair = chain.zip(key).zip(CryptoProvider::get_default());
     let ((chain, key), provider) = pair.ok_or_else(|| {
-        let reason = "those of the client have to be a certificate and its private key, both in \
-                      PEM, the key without a password";
+        let reason = "the client needs a certificate and its private key, both in PEM, the key \
+                      without a password";
         Error::invalid(ARGUMENT, reason)
     })?;
     let refused = CertifiedKey::from_der(chain, key, provider).err();
     let refused = refused.map(|error| {
         // Made by openssl without extensions, it has version 1.
-        let reason = "those of the client are not usable as a certificate of X.509 version 3 and \
-                      its private key";
+        let reason = "the client needs a certificate of X.509 version 3 and its private key";
         Error::invalid(ARGUMENT, format!("{reason}: {error}"))
     });
     refused.map_or(Ok(()), Err)

@@ -57,9 +57,9 @@ fn consequence(topic: &str) -> &'static str {
     match topic {
         "server" => "Redis 6.2, Valkey 7.2, or newer is required.",
         "topology" => "Only a master locks; a failover may lose a lock, or grant it twice.",
-        "sentinels" => "A failover needs at least three that answer and watch the same group.",
+        "sentinels" => "A failover needs at least three sentinels that answer and watch one group.",
         "scripts" => "Every lock reads the clock and writes in a script.",
-        "wake-ups" => "Without them waiters poll, and a loss is noticed at the next renewal.",
+        "wake-ups" => "Without notifications waiters poll; a loss is noticed at the next renewal.",
         "replicas" => "A lock that waits for more replicas than that is not granted.",
         "memory" => "Any policy but noeviction may evict held locks when the memory is full.",
         "persistence" => "A restart loses the locks that are not on disk: others may get them.",

@@ -22,7 +22,7 @@ local function next_fence(time, last)
 end
 
 -- Sets the companion's end. `left` is the time left of the lock in milliseconds (-1: no end), and
--- `lease` its new lease. The companion ends ten times the longer of the two from now, at least a
+-- `lease` its new lease. The companion lives for ten times the longer of the two, but at least a
 -- day and at most ten days.
 local function outlive(left, lease)
   if left == -1 then

@@ -178,8 +178,9 @@ impl Hold {
         }
     }
 
-    /// Returns the hold with a fencing token or, of a mutex, without, with as many further ones
-    /// reserved for hand-overs, and granted and renewed only if these replicas have it.
+    /// Returns the hold with these demands. `fencing`: a mutex gets a fencing token. `reserved`:
+    /// the maximum number of further fencing tokens, for hand-overs. `replicas`: they must have the
+    /// lock before a grant or a renewal counts.
     pub(crate) fn demanding(
         self,
         fencing: bool,

@@ -17,8 +17,7 @@
 // `locks/mod.rs`. The compiler then names each `match` to extend: in `hold`, `calls` and
 // `locks/attempts.rs`. It does not name these:
 // - the form of its replies, its fencing token and its companion: `hold`;
-// - the value of its key: `inspect` and its `look.lua`, the texts of `Lock::with_found_kind`, and
-//   `lockrun --list`, which shows it as a mutex otherwise;
+// - the value of its key: `inspect` and its `look.lua`, and the texts of `Lock::with_found_kind`;
 // - its scripts in the stand-in for tests: `testing/store`;
 // - the tests of all kinds: `tests/common/kinds.rs`, `every_kind` in `tests/common/hold.rs`, and
 //   `tests/stand_in/steps.rs`;

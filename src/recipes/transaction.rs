@@ -109,8 +109,9 @@ impl<'a> Transaction<'a> {
             if deadline.has_passed() {
                 return Err(self.operation.contended());
             }
-            // Under a lock the first change may have been a renewal. Later ones are those of others
-            // who share it. Without a lock the book's loop restarts at once.
+            // The first restart is immediate, since the change may have been a renewal of our own.
+            // Under a shared lock the later changes are other holders', so the restarts are spread.
+            // Without a lock every restart is immediate, as in the book.
             if !is_first && self.proof.is_some() {
                 pauses.pause(deadline);
             }

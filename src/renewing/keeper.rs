@@ -65,9 +65,9 @@ pub(super) struct KeeperState {
 pub(super) struct KeyLeases {
     /// Oldest first, since ids only grow.
     all: BTreeSet<Id>,
-    /// The leases without a pending look. The next loss of another lease schedules a look at each
-    /// of them. So N losses cause N looks, and one more for each question that is sent meanwhile,
-    /// not N × N.
+    /// The leases for which no look is scheduled. The loss of another lease schedules a look at
+    /// each of them and empties this set. So N losses cause N looks in all, and one more for each
+    /// question that is sent meanwhile, not N × N.
     idle: BTreeSet<Id>,
 }
 
@@ -137,7 +137,8 @@ impl Keeper {
 
     /// Marks a lease lost that the schedule has removed, and queues its callbacks.
     pub(super) fn lose(&self, state: &mut KeeperState, lease: &LeaseState, reason: LostReason) {
-        // Its look may have stood for all leases of the key, or all of them were taken away.
+        // A change of the key schedules a look at one lease only, so the other leases of the key
+        // may be lost too.
         state.look_at_idle(lease.key(), self.clock.now());
         state.calls.extend(lease.lose(reason));
         self.call.notify_one();
@@ -157,7 +158,7 @@ impl Keeper {
             state.schedule.stop(id);
             self.lose(state, lease, reason);
         }
-        // Before its first end the lease could get no look.
+        // A lease without an end gets no look. From now on it can get one.
         state.now_idle(id, lease.key());
         is_held
     }
@@ -178,7 +179,8 @@ impl KeeperState {
         leases.all.remove(&id);
         leases.idle.remove(&id);
         if was_oldest {
-            // Its look may have stood for all leases of the key.
+            // A look at the stopped lease may have stood for all leases of the key, so another one
+            // gets it.
             leases.look_at_oldest(&mut self.schedule, now);
         }
         if leases.all.is_empty() {

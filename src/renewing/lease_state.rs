@@ -214,8 +214,8 @@ impl LeaseState {
         self.current().lost
     }
 
-    /// Returns the reason of the loss after a reply that the lock is not ours, or by our clock,
-    /// also if the renewal was stopped before.
+    /// Returns the reason of the loss after a reply that the lock is not ours: the recorded reason,
+    /// or else the verdict on that reply now. The renewal may have been stopped before.
     pub(crate) fn lost_by_a_no(&self) -> LostReason {
         let facts = self.current();
         let known = facts.terms.known(facts.was_refused);
@@ -271,7 +271,8 @@ impl LeaseState {
         facts.state() == RenewalState::Held && facts.outstanding.is_nothing()
     }
 
-    /// Marks the lease lost, for this reason unless it has one. Returns the callbacks to call.
+    /// Marks the lease lost for this reason, unless it is lost already. Returns the callbacks to
+    /// call.
     pub(crate) fn lose(&self, reason: LostReason) -> Vec<LossCall> {
         self.change(|facts| {
             if facts.is_live() {

@@ -7,18 +7,18 @@
 //! [`lease_state`], which its holder reads. It also repeats the releases that got no reply. The
 //! callback thread waits for the ends of leases and runs the callbacks of a [`signal`]. When the
 //! listener reports that a key has changed, or that any key may have, the keeper looks at the
-//! oldest lease of the key. The schedule and its [`entry`] are plain values without a mutex, a
-//! clock or I/O. [`Outstanding`](lease_state::Outstanding) records the commands that may still be
-//! executed.
+//! oldest lease of the key. A look asks the server whether the lock is still ours, and changes
+//! nothing. The schedule and its [`entry`] are plain values without a mutex, a clock or I/O.
+//! [`Outstanding`](lease_state::Outstanding) records the commands that may still be executed.
 //!
 //! Only the verdict of [`recipes`](crate::recipes) interprets a reply, for the renewing thread and
 //! for the holder's calls. An error or a missing reply is never a loss, until our clock reaches the
 //! end of the lease.
 //!
 //! # Locks
-//! There are three mutexes. The second and the third are locked in this order. While the first is
-//! locked, only the wait of a set locks others: the list of the locks that the set holds, and
-//! within it the third of each:
+//! There are three mutexes. `state` is locked before `facts`. While `by_key` is locked, neither is,
+//! with one exception: the wait of a set locks the list of the locks that the set holds, and within
+//! it the `facts` of each.
 //! 1. `by_key`: all queues of the module `waiting`, whose header lists the events that wake the
 //!    head of a queue.
 //! 2. The keeper's `state`: the schedule, the pending callbacks, the two threads.

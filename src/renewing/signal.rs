@@ -97,7 +97,7 @@ impl LostSignal {
         if let [lease] = &*self.leases {
             return lease.notify(Box::new(callback));
         }
-        // Only the first loss of several calls it.
+        // The callback runs once, at the first loss among the leases.
         let callback = Arc::new(Mutex::new(Some(callback)));
         let registered = self.leases.iter().try_for_each(|lease| {
             let callback = Arc::clone(&callback);
@@ -109,7 +109,8 @@ impl LostSignal {
             }))
         });
         if registered.is_err() {
-            // Some of the leases have it. Its drop runs the user's code, with no mutex locked.
+            // Some leases have registered the callback, which must not run any more. It is dropped
+            // with no mutex locked, since its drop runs the user's code.
             let unregistered = callback.lock().take();
             drop(unregistered);
         }

@@ -104,7 +104,8 @@ impl Keeper {
     }
 
     /// Runs the renewing thread: takes the due batch, sends it in one round trip, and records the
-    /// replies. If nobody else watches the master, it looks for another one while it has leases.
+    /// replies. While it has leases and no listener watches the master, it also checks whether
+    /// another server has become the master.
     ///
     /// Keeps `state` locked, except while the thread sleeps, checks or opens the connection, sends,
     /// or runs hooks.
@@ -123,7 +124,7 @@ impl Keeper {
                 return;
             }
             if matches!(opened, Ok(true)) && mem::replace(&mut had_one, true) {
-                // This server may have missed the last renewals.
+                // The server of the new connection may have missed the last renewals.
                 state.schedule.renew_all(self.clock.now());
             }
             let batch = state.take(self.clock.now());

@@ -183,7 +183,8 @@ impl Server for Member {
             let was_sent_twice = reply.again;
             match self.asked(call, patience) {
                 Ok(next) => reply = next,
-                // The first call may have been executed without a reply.
+                // An earlier call may have been executed without a reply, so this one is not simply
+                // unsent.
                 Err(_) if was_sent_twice => {
                     reply.answer = Err(no_answer());
                     return Ok(reply);
@@ -199,7 +200,7 @@ impl Server for Member {
         let nodes = self.servers.nodes();
         let is_here =
             |call: &Call| (nodes.known_shard_of(call.key())).is_none_or(|it| it == self.id);
-        // Decided once: a redirect in the first reply also moves the others of its slot.
+        // Decided before the first reply: its redirect changes the map for all calls in its slot.
         let are_here: Vec<bool> = calls.iter().map(is_here).collect();
         let here = calls.iter().zip(&are_here).filter(|(_, is_here)| **is_here);
         let here: Vec<Call> = here.map(|(call, _)| call.clone()).collect();
@@ -352,8 +353,9 @@ impl Following {
 }
 
 impl Renewals for Following {
-    /// Also true once calls go elsewhere, or if the shard has no slots and may be gone: then a
-    /// batch opens the connection if a call goes there.
+    /// True if no connection has to be opened before the next batch. Once leases have moved, or if
+    /// the shard has no slots and may be gone, the batch itself opens each connection that its
+    /// calls need.
     fn is_open(&self) -> bool {
         !self.away.is_empty() || self.own.is_open() || !self.servers.nodes().serves_slots(self.id)
     }

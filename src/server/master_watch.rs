@@ -1,10 +1,10 @@
 //! The watch on the master: for as long as anybody waits or holds, it asks each second which server
 //! is the master, and checks the leases' connection.
 //!
-//! A master that was replaced goes on granting locks until it learns of that, so this depends on
-//! nothing that a server may refuse: the listener's thread keeps the watch while it listens, and
-//! while the server does not let it. What it learns changes the [`Connector::epoch`], by which all
-//! connections to the old master are closed.
+//! A master that was replaced goes on granting locks until it learns of its replacement. So the
+//! watch depends on nothing that a server may refuse: the listener's thread keeps it, even while
+//! the server does not let that thread listen. What it learns changes the [`Connector::epoch`], by
+//! which all connections to the old master are closed.
 
 use std::{
     sync::Weak,

@@ -79,9 +79,9 @@ impl RedisServer {
         RenewalsConnection::on(Arc::clone(&self.leases))
     }
 
-    /// Judges a reply. If another server became the master before it came, it does not count: the
-    /// call is treated as lost on a closed connection. `epoch`: of the connection, or from before
-    /// the call was sent.
+    /// Judges a reply. If another server became the master before the reply came, the reply does
+    /// not count: the call is treated as lost on a closed connection. `epoch`: of the connection,
+    /// or from before the call was sent.
     fn check_epoch(&self, reply: &mut Reply, epoch: Epoch) {
         if reply.answer.is_ok() && self.connector.epoch() != epoch {
             reply.answer = Err(no_answer());
@@ -114,8 +114,8 @@ impl RedisServer {
                 self.check_epoch(&mut reply, epoch);
                 Ok(reply)
             }
-            // The call alone may carry the script's source, may find a free connection, or gets the
-            // pool's error.
+            // Sent alone, the call can carry the script's source, and can wait for a connection of
+            // its own or return the pool's error.
             _ => self.send_alone(sending),
         }
     }

@@ -26,7 +26,7 @@ pub(super) const SHORTEST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// The watchdog's connection, reopened after it has failed.
 pub(crate) trait Renewals: Send {
-    /// Also false if another server has become the master.
+    /// Returns true if the connection is open and still leads to the master.
     fn is_open(&self) -> bool;
 
     /// The pause after which [`is_open`](Self::is_open) has to be called again while there are
@@ -195,7 +195,8 @@ impl RenewalsConnection {
                     })
                 })?
             });
-            // A replica has answered all of them too.
+            // If all replies came, the error only says that they came from a replica, which closes
+            // the connection. The replies count.
             let asked = if come.len() < replies { asked } else { Ok(()) };
             (asked, used.is_open(), come)
         });

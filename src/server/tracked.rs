@@ -53,7 +53,7 @@ pub(super) struct Tracked {
 #[derive(Default)]
 struct Slot {
     open: Option<Open>,
-    /// There was a connection before, on which keys were read.
+    /// An earlier connection was open, on which keys were read.
     had_one: bool,
     /// The last user's limit on the wait for a reply, if it was not one I/O time-out.
     limit: Option<Duration>,
@@ -64,7 +64,7 @@ struct Open {
     /// The epoch of its destination: see [`Connector::epoch`].
     epoch: Epoch,
     tracking: Tracking,
-    /// It has answered: keys that were read on it may be relied on.
+    /// The connection has answered, so somebody may rely on the keys that were read on it.
     has_answered: bool,
     /// The bounds of a call on it.
     bounds: Bounds,

@@ -52,8 +52,8 @@ impl WaitersConnection {
         Ok(reply)
     }
 
-    /// Sends a call that waits for replicas in a write of its own, since its wait would delay the
-    /// others. It waits for the lane as they do, which ends by the deadline, a cancel, or the
+    /// Sends a call that waits for replicas in a write of its own, since its wait would delay other
+    /// calls. Like any other call it first waits for a lane, until the deadline, a cancel, or the
     /// failure of another call.
     fn ask_alone(
         &self,
@@ -80,7 +80,8 @@ impl WaitersConnection {
             })?;
             led.unwrap_or(Ok(()))
         });
-        // The others get the failure. Its own thread must know that it was sent.
+        // The threads of the other calls get the failure from the outbox. The thread of this call
+        // gets the reply instead, because its call was sent.
         reply.map_or(led, |reply| Ok(Some(reply)))
     }
 

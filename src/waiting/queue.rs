@@ -4,10 +4,11 @@
 //! The first of them, the head, asks the server. Each method takes the time of an event and returns
 //! the threads to wake.
 //!
-//! A grant of a shared lock says how many more are free. Then as many threads from the head on ask
-//! at once, if each wants the lock as the thread that was granted it: a reader, or a permit out of
-//! the same number. One that is refused keeps its place, and sleeps until it is the head. But if a
-//! later reply to another thread says that more are free, it asks again.
+//! The reply that grants a shared lock says how many more threads could hold it. As many threads
+//! from the head on then ask at once, provided that each wants the lock in the same way: as a
+//! reader, or as one of the same number of permits. A thread that is refused keeps its place and
+//! sleeps until it is the head, or until a later grant to another thread says again that more
+//! threads could hold the lock.
 //!
 //! A wake-up is never lost. It belongs to the queue, not to the thread that it woke: if the head
 //! leaves before it has acted on a wake-up, the next head gets it. A head has acted on a wake-up
@@ -48,8 +49,9 @@ pub(crate) struct Queue<W, L, F = ()> {
     /// The locks that were handed to former heads that have not left yet.
     handed: Vec<(Ticket, L)>,
     turns: Turns,
-    /// The time of the latest grant that said how many more are free, and their number. A thread
-    /// may leave after one whose grant is later: then the number of its own grant does not count.
+    /// The latest grant that said how many more threads could hold the lock: the moment of the
+    /// reply, and that number. Threads may leave in another order than they were granted the lock,
+    /// so the number of an earlier grant is ignored.
     told_free: Option<(Instant, usize)>,
     /// The failure of a head's last attempt, if it failed.
     failure: Option<F>,
@@ -193,7 +195,9 @@ impl<W, L, F> Queue<W, L, F> {
         let Ok(place) = self.place(ticket) else {
             return;
         };
-        // The notification may have woken the thread that was granted the lock since.
+        // A later grant to another thread said that this one could hold the lock too, so the
+        // refusal is out of date. The notification may have gone to that other thread, so this one
+        // asks again at once.
         let is_outdated = (self.told_free).is_some_and(|(at, more)| at > answered && place < more);
         let ask_again = if is_outdated {
             Some(answered)
@@ -254,8 +258,8 @@ impl<W, L, F> Queue<W, L, F> {
         }
         let mut woken = Vec::new();
         if place == Some(0) {
-            // The attempt of the new head is under way. If it reached the server before the one
-            // that was granted, it is refused, and the head then asks again.
+            // The attempt of the new head may have reached the server before the one that was
+            // granted. Then it is refused, and the head asks again.
             let is_out = self.waiting.front().is_some_and(Waiter::is_out);
             let ask_at = match leaving {
                 Leaving::Shared { more: 1.., .. } if is_out => gone.asks_at,
@@ -273,9 +277,9 @@ impl<W, L, F> Queue<W, L, F> {
         (None, woken)
     }
 
-    /// Makes the first `more` threads ask: as many may share the lock with the thread that was
-    /// granted it by a reply of the moment `answered`. All of them want it as that thread did, so
-    /// that none overtakes one that the server refuses for other reasons.
+    /// Makes the first `more` threads ask, after a reply of the moment `answered` said that so many
+    /// could share the granted lock. Stops at the first thread that wants the lock in another way,
+    /// so that nobody overtakes a thread that the server refuses for that reason.
     fn wake_sharers(
         &mut self,
         most_holders: u32,

@@ -38,10 +38,10 @@ pub(super) const IN_A_ROW: u32 = 4;
 pub(super) const IN_A_ROW_ALONE: u32 = 8 * IN_A_ROW;
 /// After its turns a process stays away this long.
 const AWAY: Duration = Duration::from_millis(1);
-/// The head of a process that was away recently, or refused often, asks up to this long after a
-/// change.
+/// After a change of the lock, the head asks later by a random time up to this if its process
+/// stayed away within the last second, and by a multiple of it if its process is refused often.
 const SPREAD: Duration = Duration::from_micros(200);
-/// Up to this average number of refusals before a grant, the head does not ask later.
+/// Each refusal beyond this average number before a grant doubles that time.
 const FEW_REFUSALS: u32 = 3;
 /// The spread doubles at most this often: to 12.8 ms.
 const MOST_DOUBLINGS: u32 = 6;
@@ -135,10 +135,10 @@ impl Turns {
     pub(super) fn released(&mut self, now: Instant, hold: &PastHold) -> Option<Instant> {
         // A refusal during the hold was because of the hold, not because of another process.
         self.others_seen.take_if(|seen| hold.since <= *seen);
-        // The hold that the queue had recorded was lost without a release.
+        // If the queue has recorded an earlier hold, that hold was lost without a release.
         let is_a_later_hold = matches!(self.held, HeldHere::Alone(since) if since < hold.since);
         if !self.is_held_here() {
-            // The turn was not counted when it started.
+            // The queue did not record this hold, so its turn is counted now.
             self.in_a_row += 1;
         }
         if hold.stood_in_queue || is_a_later_hold {
@@ -157,7 +157,7 @@ impl Turns {
         } else {
             IN_A_ROW_ALONE
         };
-        // With several permits, the turns of several threads pass at the same time.
+        // With several permits, several threads take turns at the same time.
         if self.in_a_row < most * self.permits.max(1) {
             return Some(self.asks_at(now));
         }
@@ -166,8 +166,9 @@ impl Turns {
         self.away_until
     }
 
-    /// The model explores the order of events, not when after a change a head asks. With the counts
-    /// it has no end.
+    /// For the model checker: the counts grow without limit, so the states would too. They only
+    /// decide how long after a change the head asks, and the model explores any order of events
+    /// anyway.
     #[cfg(all(test, feature = "models"))]
     pub(super) fn forget_refusals(&mut self) {
         self.refusals = 0;

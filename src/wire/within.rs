@@ -11,7 +11,7 @@
 //! - [`bounding`] is for calls on a connection of the caller. The other files of this room read by
 //!   [`alone`], which leaves a closed connection in the caller's hands when the time is over. A
 //!   thread of its own takes 40 microseconds, as long as half a round trip to a near server. So a
-//!   connection that has just answered, and soon, is read without one: see [`AT_ONCE`].
+//!   connection that has just answered quickly is read without one: see [`AT_ONCE`].
 //!
 //! A call [notes](note) its error, for the pool that lent the connection.
 //!
@@ -50,7 +50,8 @@ const AT_ONCE: Duration = Duration::from_millis(5);
 /// The longest wait for the spare connections, which other threads use for a moment each.
 const MOMENT: Duration = Duration::from_millis(10);
 
-/// The peers and the work of the threads that were left behind. Each has the `Arc` while it runs.
+/// For each thread that was left behind, its peer, and a weak reference to its work, which the
+/// thread drops when it ends.
 static LEFT: Mutex<Vec<(String, Weak<dyn Any + Send + Sync>)>> = Mutex::new(Vec::new());
 
 /// Closed connections: while a thread reads, the caller has one of them in place of its own. There
@@ -210,11 +211,12 @@ pub(crate) fn within<T: Send + 'static>(
     }
     drop(work);
     let replied = result.recv_timeout(limit.saturating_add(GRACE));
-    // If the whole process was stopped meanwhile, the reply is there and not read yet.
+    // If the whole process was stopped meanwhile, the reply may have arrived unread: the thread
+    // gets a moment to read it.
     match replied.or_else(|_| result.recv_timeout(GRACE)) {
         Ok(result) => result.unwrap_or_else(|| Err(timed_out())),
         Err(mpsc::RecvTimeoutError::Timeout) => {
-            // A thread that is forked holds no lock of its parent's threads: it does not wait.
+            // Never waits: in a forked child the mutex may stay locked forever.
             if let Some(mut left) = LEFT.try_lock() {
                 left.push((peer.to_owned(), running));
             }

@@ -385,7 +385,7 @@ fn an_exhausted_pool_names_the_borrowers() {
         ] {
             let text = error.to_string();
             assert!(matches!(error, Error::Pool { .. }), "{text}");
-            assert!(text.contains("all by `Pool::get`"), "{text}");
+            assert!(text.contains("all were lent by `Pool::get`"), "{text}");
         }
         drop(lent);
         lease.commit(count_up).unwrap();

@@ -130,8 +130,8 @@ fn an_exhausted_pool_says_so_in_time() {
     assert!(asked.elapsed() < LIMIT);
     assert_eq!(
         error.to_string(),
-        "no connection: all 2 of the pool are lent, and none came back within 2s, all by `Pool::get`: \
-         give a connection back before you acquire a lock, or enlarge the pool"
+        "no connection: all 2 of the pool are lent, and none came back within 2s; all were lent by \
+         `Pool::get`: give a connection back before you acquire a lock, or enlarge the pool"
     );
 }
 

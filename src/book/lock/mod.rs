@@ -46,9 +46,9 @@
 //!   the check and the `EXPIRE`. As in the book the end is the waiter's `lock_timeout`, not the
 //!   holder's. The printed book renews any lock with less than half a second left (`not
 //!   conn.ttl()`); the erratum and this function do not.
-//! - A release takes two round trips instead of four or five, and its loop is bounded. It returns
-//!   `false` also if the `DEL` found nothing to delete, and sends `UNWATCH` after every path that
-//!   does not reach `EXEC`, including errors.
+//! - A release takes two round trips instead of four or five, and its loop is bounded. It also
+//!   returns `false` if the `DEL` found nothing to delete, and it sends `UNWATCH` after every path
+//!   that does not reach `EXEC`, including errors.
 
 mod acquire_lock;
 mod release_lock;

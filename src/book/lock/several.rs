@@ -110,7 +110,8 @@ fn is_silent(error: &Error) -> bool {
     }
 }
 
-/// The times of the locks that are held, counted from before the oldest request.
+/// The lease of the held locks, and the times at which the oldest of them is due for renewal and
+/// ends.
 struct LeaseTimes {
     millis: u64,
     renew_at: Deadline,
@@ -151,7 +152,7 @@ fn acquire_all(
     let deadline = Deadline::after(timeout);
     let mut lease = LeaseTimes::from_now(millis);
     for lock in wanted {
-        // Each attempt may take as long as an answer, so past the limit no other one begins.
+        // An attempt may wait for one I/O time-out, so none begins after the time limit.
         if !timeout.is_zero() && !held.is_empty() && deadline.has_passed() {
             return Ok(false);
         }

@@ -154,10 +154,10 @@ pub fn refresh_fair_semaphore(conn: &mut Connection, semname: &str, token: &Toke
 /// Acquires one of `limit` permits while no one holds the book's lock `lock:semname`.
 ///
 /// In the book the lock prevents two callers from being granted the last permit. Here one script
-/// does, so this is [`acquire_fair_semaphore`] for a semaphore shared with programs that use the
-/// book's `acquire_semaphore_with_lock`: while one of them holds the lock, this waits up to 10 ms,
-/// as they do. It never acquires the lock, so it leaves none behind. A lock without an end gets
-/// one, ten seconds from now, since its holder may have died.
+/// prevents that. Use this function in place of [`acquire_fair_semaphore`] if programs that use the
+/// book's `acquire_semaphore_with_lock` share the semaphore: while one of them holds the lock, this
+/// function waits up to 10 ms, as the book's does. It never acquires the lock, so it leaves none
+/// behind. A lock without an end gets one, ten seconds from now, since its holder may have died.
 ///
 /// One round trip on a free lock, then one per retry.
 ///

@@ -115,8 +115,8 @@ fn acquire(
     Ok(in_one_slot(granted)?.then_some(token))
 }
 
-/// Converts the refusal of a cluster to an error in the name. The server checks the slots before it
-/// starts a script.
+/// Converts the refusal of keys in several slots to [`Error::Invalid`] for the name. Nothing was
+/// done: the server checks the slots before it starts a script.
 fn in_one_slot<T>(result: Result<T>) -> Result<T> {
     match result {
         Err(Error::Redis { source, .. }) if source.code() == Some("CROSSSLOT") => {

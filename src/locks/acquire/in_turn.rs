@@ -4,9 +4,9 @@
 //! share; after a grant that others may share, as many threads behind it ask with it. The place of
 //! a thread wakes it for the events that the header of [`waiting`](crate::waiting) lists, and at
 //! the time set after its last attempt: the end of the holder's lease, the renewal of a writer's
-//! intent, or the end of a pause. At the [deadline](Wait::at_deadline) the last reply to any of
-//! them decides for all threads of the queue, unless the server may answer this thread otherwise:
-//! then a thread that has not asked asks once.
+//! intent, or the end of a pause. At its [deadline](Wait::at_deadline) a thread gets the result of
+//! the last reply to any thread of the queue. If the server may answer it otherwise than the
+//! others, and it has not asked, it asks once.
 
 use std::{
     sync::Arc,
@@ -35,8 +35,9 @@ impl Wait<'_> {
             let most_holders = self.hold.most_holders();
             let place = (shared.queues).join(self.key(), self.takes(), most_holders);
             if self.has_intent && !place.is_head() {
-                // It would keep out the readers that came into the queue first. The server does not
-                // report to this process what it changes on the heads' connection.
+                // The intent would keep out the readers that are ahead in this queue. The server
+                // does not notify this process of the removal, since that comes on the heads' own
+                // connection: so the queue is told here.
                 self.withdraw_intent(self.attempts.failure.as_ref());
                 shared.queues.changed(self.key());
             }
@@ -148,9 +149,9 @@ impl Wait<'_> {
     }
 
     /// Ends the wait at its deadline with the result of the last reply to any thread of this queue,
-    /// or else of this thread's attempt before it joined. If the lock may be ours, replies to other
-    /// threads do not settle that. A thread that has not asked in this queue asks now, once, if
-    /// the server may answer it otherwise than the others.
+    /// or else of this thread's attempt before it joined. If an attempt of this thread may have
+    /// acquired the lock, the replies to other threads do not count. A thread that has not asked in
+    /// this queue asks now, once, if the server may answer it otherwise than the others.
     fn at_deadline(
         &mut self,
         place: &Place<'_, Settings, Lease, Error>,

@@ -27,9 +27,9 @@ const SUBSCRIBE_PAUSE: Duration = Duration::from_secs(5);
 const AT_ONCE: Duration = Duration::from_millis(1);
 /// If subscribing takes longer, it is retried later.
 const SUBSCRIBING: Duration = Duration::from_millis(250);
-/// The sentinel that leads a failover announces the second as soon as the new master is one, and
-/// the first after all replicas follow it. The others announce the first as soon as they learn of
-/// it.
+/// The sentinel that leads a failover announces `+failover-state-reconf-slaves` as soon as the new
+/// master is promoted, and `+switch-master` only when all replicas follow the new master. The other
+/// sentinels announce `+switch-master` as soon as they learn of the failover.
 const CHANNELS: [&str; 2] = ["+switch-master", "+failover-state-reconf-slaves"];
 
 /// The connections to the sentinels: one to each for questions, and one subscription to the
@@ -185,8 +185,8 @@ impl SentinelConnection {
 
 /// Asks for the master, and for its age as far as the sentinel knows.
 ///
-/// Both questions go in one write, so that both answers describe the same moment: during a failover
-/// the first names the new master as soon as the second counts its age.
+/// Both questions go in one write, so that the address and the age describe one moment: during a
+/// failover the address changes when the age begins to count.
 fn question(
     connection: &mut Connection,
     master: &str,

@@ -6,8 +6,8 @@
 //! - A newer configuration replaces it at once.
 //! - Another address for the same configuration replaces it if more than half of the sentinels name
 //!   it: a group that is set up anew counts its epochs from 0 again.
-//! - Any other configuration does so once nobody has named the known one for [`COUNTS`]: the epochs
-//!   were set back. A process that starts then knows no other either.
+//! - Any other configuration replaces it once nobody has named the known one for [`COUNTS`]: then
+//!   the epochs were set back, and a process that starts now believes the other one too.
 //! - Until then, and while no address has a majority, the sentinels are in dispute: no lock is
 //!   requested from anyone, and what is held stays where it is.
 
@@ -44,7 +44,7 @@ pub(super) struct Known {
     pub(super) answered: Option<Instant>,
     /// The moment at which a sentinel was last asked, with or without an answer.
     pub(super) asked: Option<Instant>,
-    /// Something has happened since the answer that it does not explain.
+    /// Something has happened since the last answer that the answer does not explain.
     pub(super) in_doubt: bool,
     /// The answers do not tell which server is the master.
     pub(super) in_dispute: bool,
@@ -69,7 +69,8 @@ impl fmt::Display for NamedMaster {
 }
 
 /// Returns the configuration with the greatest epoch, if all that name this epoch agree on its
-/// address, or more than half of all `count` sentinels do. A silent one may name either.
+/// address, or more than half of all `count` sentinels do. A silent sentinel may name any of the
+/// addresses.
 fn elected<'a>(answers: &[&'a NamedMaster], count: usize) -> Option<&'a NamedMaster> {
     let greatest = answers.iter().map(|it| it.config_epoch).max()?;
     let newest = || (answers.iter().copied()).filter(|it| it.config_epoch == greatest);

@@ -71,7 +71,7 @@ pub(crate) fn read_inspection(answer: Value) -> RedisResult<(Found, Vec<Holder>)
         "hash" => looked.readers_or_writer().or_else(|| looked.owner()),
         _ => None,
     };
-    let foreign = || (Found::Foreign, vec![Holder::new(Part::Alone, looked.left)]);
+    let foreign = || (Found::Foreign, vec![Holder::new(Part::Other, looked.left)]);
     Ok(found.unwrap_or_else(foreign))
 }
 
@@ -106,7 +106,7 @@ impl Looked {
         let [value] = &self.stored[..] else {
             return None;
         };
-        let mut holder = Holder::new(Part::Alone, self.left);
+        let mut holder = Holder::new(Part::Mutex, self.left);
         holder.token = text(value).and_then(|token| token.parse().ok());
         self.describe(&mut holder);
         // The companion stores the last of the reserved fencing tokens.
@@ -150,7 +150,7 @@ impl Looked {
         let permits = self.stored.chunks_exact(3);
         let holders = permits.filter_map(|permit| {
             let left = number(&permit[1])?.checked_sub(self.now)?;
-            let mut holder = Holder::new(Part::Alone, Some(Duration::from_millis(left)));
+            let mut holder = Holder::new(Part::Permit, Some(Duration::from_millis(left)));
             holder.token = text(&permit[0]).and_then(|token| token.parse().ok());
             // The start, the number of permits, and the owner, which may contain spaces.
             let description = name(&permit[2]);
@@ -170,7 +170,7 @@ impl Looked {
             return None;
         };
         let count = number(count).filter(|count| *count > 0)?;
-        let mut holder = Holder::new(Part::Alone, self.left);
+        let mut holder = Holder::new(Part::Reentrant, self.left);
         holder.owner = Owner::new(name(owner)).ok();
         holder.count = Some(count);
         self.describe(&mut holder);
@@ -217,13 +217,18 @@ pub struct Holder {
     last_fence: Option<FencingToken>,
 }
 
-/// The role of a holder in a lock.
+/// The role of a holder, by the kind of its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    Alone,
+    Mutex,
+    Reentrant,
     Reader,
     Writer,
+    /// A waiting writer.
     Waiting,
+    Permit,
+    /// The key holds a value that is not a lock of this library.
+    Other,
 }
 
 impl Holder {
@@ -291,6 +296,21 @@ impl Holder {
     #[must_use]
     pub fn permits(&self) -> Option<u32> {
         self.permits
+    }
+
+    /// Returns the kind of the lock, or of a read-write lock the role: `mutex`, `reentrant`,
+    /// `reader`, `writer`, `semaphore`; or `foreign` if the key is not a lock of this crate.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self.part {
+            Part::Mutex => "mutex",
+            Part::Reentrant => "reentrant",
+            Part::Reader => "reader",
+            Part::Writer => "writer",
+            Part::Waiting => "waiting writer",
+            Part::Permit => "semaphore",
+            Part::Other => "foreign",
+        }
     }
 
     /// Returns true for a reader of a read-write lock.

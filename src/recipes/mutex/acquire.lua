@@ -93,10 +93,10 @@ if not fence or string.sub(fence, 1, -10) ~= string.sub(clock, 1, -10) or tonumb
   call('PEXPIRE', companion, math.max(86400000, 10 * lease))
 end
 
--- The lock is already ours and has a fencing token: this attempt is a repeat. It gets the same
--- reply, so a guard gets the first of its tokens and the number of reserved ones after it. A caller
--- that reserves none has its token from a hand-over, and does not send which one. It gets the last
--- reserved token, which is never below its own.
+-- The lock is already ours and has a fencing token: this attempt is a repeat and gets the same
+-- reply. So a guard gets the first of its tokens, and the number of reserved ones after it. A
+-- caller that reserves none may have its token from a hand-over, and does not send which token it
+-- has: that caller gets the last reserved token, which is never below its own.
 local ours, following = clock, '0'
 if holder and fence and call('HGET', companion, 'token') == token then
   ours = fence
@@ -131,7 +131,7 @@ if not holder then
   call('SET', lock, token, 'PX', lease)
 else
   -- A repeat moves the end only forward. `PTTL` is -1 for a lock without an end, such as one of the
-  -- book's; it keeps none.
+  -- book's, which stays without one.
   local left = call('PTTL', lock)
   if left >= 0 and left < tonumber(lease) then
     call('PEXPIRE', lock, lease)

@@ -18,7 +18,7 @@ if not holder then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 else
   -- A repeat moves the end only forward. `PTTL` is -1 for a lock without an end, such as an
-  -- operator's; it keeps none.
+  -- operator's, which stays without one.
   local left = redis.call('PTTL', KEYS[1])
   if left >= 0 and left < tonumber(ARGV[2]) then
     redis.call('PEXPIRE', KEYS[1], ARGV[2])

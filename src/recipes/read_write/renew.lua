@@ -46,7 +46,7 @@ if companion.err then
 end
 local has_companion = companion[1] and 'w:' .. companion[1] == ARGV[1]
 
--- Other holders may have set a later end of the key. A key without an end (-1) keeps none.
+-- Other holders may have set a later end of the key. A key without an end (-1) stays without one.
 local lease = tonumber(ARGV[2])
 local ends = math.max(tonumber(found[2]), now + lease)
 local left = redis.call('PTTL', KEYS[1])

@@ -28,8 +28,8 @@ if known and not ends[ours] and beside.released == ARGV[2] then
   return redis.error_reply('INVALIDTOKEN its acquisition has already been released')
 end
 
--- A failover has undone the release of a hold: nobody holds what is left of it. So this is a new
--- hold, with its own end, and no re-entry.
+-- A failover has undone the release of an earlier hold, whose remains nobody holds. So this attempt
+-- is no re-entry: it starts a new hold, with its own end.
 local is_over = known and tonumber(beside.hold) <= tonumber(ARGV[5])
 if is_over then
   known, ends, live, counted = false, {}, 0, 0

@@ -19,8 +19,9 @@ if known and ends[ours] then
   redis.call('HDEL', KEYS[2], ours)
   ends[ours], live = nil, live - 1
 elseif beside[ours] or beside.released == ARGV[2] or live > 0 or ARGV[3] == '1' then
-  -- One of: its end has passed, or its hold is over and it must not free the next hold; this is a
-  -- repeated release; or levels of ours remain, which only their own tokens release.
+  -- The four conditions, in order: the acquisition has ended, or belongs to an earlier hold; this
+  -- release is a repeat; levels of ours remain, which only their own tokens release; the caller
+  -- releases no level of the notes' scripts.
   return 0
 elseif not known then
   -- A level of a program without a companion gets a companion now, so that this release can be
@@ -31,9 +32,9 @@ end
 remove_over()
 redis.call('HSET', KEYS[2], 'released', ARGV[2])
 
--- The rest of the hold if all of it is ours: the key ends with the last acquisition. An end is a
--- whole millisecond that belongs to the lease. So at 0 ms left it is still held, and the key ends a
--- millisecond later: `PEXPIRE` with 0 would delete it now.
+-- If all remaining levels are ours, the key ends with the last of them. The millisecond of an end
+-- still belongs to the lease: with 0 ms left the lock is held, and the key ends a millisecond
+-- later, since `PEXPIRE` with 0 would delete it now.
 local left = last_end() - now
 if counted > 1 and (counted - 1 > live or left >= 0) then
   set_count(counted - 1)

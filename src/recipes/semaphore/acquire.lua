@@ -19,7 +19,7 @@ local from_now = string.format('%.0f', now)
 local function until_free(count)
   local limit = { 'LIMIT', count - permits, 1 }
   local awaited = redis.call('ZRANGEBYSCORE', KEYS[1], from_now, '+inf', 'WITHSCORES', unpack(limit))
-  -- Missing if the server stood still until the last permit had ended.
+  -- No permit is left if the server stood still until the last one had ended.
   return awaited[2] and tonumber(awaited[2]) - now or 0
 end
 
@@ -29,7 +29,8 @@ local stored = redis.call('HMGET', KEYS[2], 'fence', 'p:' .. ARGV[1], 'p:' .. (f
 local fence, mark, wrong = stored[1], stored[2], nil
 local held = 0
 if first[1] then
-  -- A token of ours without a mark is seen as long as the first member has none either.
+  -- Our token may be in the set without a mark if the companion was lost, and then the first member
+  -- has no mark either. In any other case a missing mark means that we have no permit.
   if mark or not stored[3] then
     local found = redis.call('ZSCORE', KEYS[1], ARGV[1])
     wrong = not found and wrong_member(first[1], stored[3])

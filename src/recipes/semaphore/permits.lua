@@ -15,15 +15,15 @@
 -- A slot that is moving between two nodes of a cluster serves only keys that exist. So no script
 -- uses a key again after it has emptied it.
 
--- Each command costs about half a microsecond, and a script that finds nothing wrong sends few: a
--- key of another type stops it at the first command, and nobody else's permit is read for an end
--- that stays as it is.
+-- Each command costs about half a microsecond, so the scripts send few. No command only checks a
+-- type: the first command on a key stops the script if the key has another type. Other holders'
+-- permits are read only if a key's end may change.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- Our permit's end, if it has not passed, and the latest end of a permit, including ends that have.
 local ours, latest
--- The last two permits, each a token and an end, for a permit of ours that has not ended.
+-- The last two permits, each as a token and an end; read only if our permit has not ended.
 local last_two
 
 -- Returns an error unless the first member of the sorted set is a permit, by its mark. Other

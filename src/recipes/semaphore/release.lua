@@ -26,7 +26,7 @@ if fence then
   redis.call('HDEL', KEYS[2], 'p:' .. ARGV[1])
 end
 -- A companion with the fencing token of another kind keeps its own end, and a key without an end
--- keeps none.
+-- stays without one.
 if last and last >= now and redis.call('PTTL', KEYS[1]) > last + 1 - now then
   stay(last)
   if fence == '0' then

@@ -14,7 +14,7 @@ local lease = tonumber(ARGV[2])
 local ends = now + lease
 if lease > 1 and ends > ours then
   -- A server out of memory refuses `ZADD` unless the script has written before, so the key's end is
-  -- set even if it does not change. A key without an end (-1) keeps none.
+  -- set even if it does not change. A key without an end (-1) stays without one.
   local last = math.max(latest, ends)
   local fence = companion_fence()
   if fence then

@@ -3,9 +3,9 @@
 //! `EXEC` does nothing if a watched key has changed or *expired*. So each hold needs a watched key
 //! that expires when the hold ends. A mutex is such a key. The key of any other kind stays while
 //! somebody else holds the lock too, so a script gives the transaction a key of its own with the
-//! end of the hold. The lock is watched before the script reads that end, and the proof is read
-//! after it is watched: a proof that has expired before is no watched key. If the hold is renewed
-//! meanwhile, the proof expires too early, and the transaction is repeated.
+//! end of the hold. The lock is watched before the script reads that end. The proof is watched
+//! before it is read, since `WATCH` does not notice that a key has already expired. If the hold is
+//! renewed meanwhile, the proof expires too early, and the transaction is repeated.
 
 use redis::{Cmd, Pipeline, ServerError, Value};
 

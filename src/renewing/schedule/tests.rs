@@ -118,7 +118,7 @@ fn after_a_failover_each_lease_is_renewed_for_at_least_the_time_left() {
     let ends = [3_050, 3_000, 3_000, 9_000].map(|ms| Some(RenewalOutcome::Held(start + MS * ms)));
     let answered = |id| schedule.answered(id, RenewalAnswer::Ours(now), now);
     assert_eq!([kept, runs_out, capped, longer].map(answered), ends);
-    // Then as usual: the next renewal after a third of the lease.
+    // After the failover the lease is renewed as before: after a third of it.
     assert_eq!(schedule.due_at(), Some(start + MS * 1_100));
 }
 
@@ -150,7 +150,7 @@ fn a_failover_during_a_renewal_repeats_it_and_the_next_holder_inherits_that() {
     );
 }
 
-/// Otherwise changes of a key by others could keep us busy: a semaphore changes with each grant and
+/// Changes of a key by others must not keep us busy: a semaphore changes with each grant and
 /// release of a permit.
 #[test]
 fn a_lease_rests_after_its_grant_and_between_checks() {

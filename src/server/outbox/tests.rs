@@ -203,7 +203,7 @@ fn a_woken_call_that_may_not_lead_wakes_the_next() {
     assert!(is_idle(&outbox));
 }
 
-/// Otherwise each would wait for a connection for the full time-out, one after the other.
+/// Without this each head would wait a full time-out for a connection, one after the other.
 #[test]
 fn heads_behind_one_without_a_connection_get_the_error_at_once() {
     let outbox = Outbox::new(1, true);
@@ -394,7 +394,7 @@ fn drive(outbox: &Outbox) {
     });
 }
 
-/// Not one time-out for each of them.
+/// A silent server costs one time-out in all, not one for each reply.
 #[test]
 fn a_silence_between_two_replies_costs_one_time_out() {
     let io_timeout = Duration::from_secs(1);

@@ -140,7 +140,7 @@ struct Busy {
 }
 
 impl Busy {
-    /// It has not seen another process.
+    /// A process that has not seen another one.
     fn alone() -> Self {
         let mut queue = Queue::default();
         queue.join(0, (), 1, moment(0));
@@ -208,7 +208,7 @@ fn a_process_yields_after_four_holds_if_others_were_seen_lately() {
     }
 }
 
-/// Otherwise the process that the server notifies first would have the lock each time.
+/// Without the delay the process that the server notifies first would get the lock each time.
 #[test]
 fn a_process_that_yielded_lately_follows_a_change_after_a_random_delay() {
     let spread = Duration::from_micros(200);
@@ -223,7 +223,7 @@ fn a_process_that_yielded_lately_follows_a_change_after_a_random_delay() {
     assert_eq!(busy.queue.step(busy.head, later), Step::Ask);
 }
 
-/// Otherwise each of twenty processes asks for every turn, and nineteen are refused.
+/// Without the delay each of twenty processes asks for every turn, and nineteen are refused.
 #[test]
 fn a_process_that_is_refused_often_follows_a_change_later() {
     let spread = Duration::from_micros(200);
@@ -322,7 +322,7 @@ fn a_message_does_not_wake_the_head_while_our_threads_hold_all_permits() {
     queue.released(moment(1), &here());
     queue.changed(moment(1), Duration::ZERO);
     assert_eq!(queue.step(3, moment(1)), Step::Ask);
-    // It comes again while the head asks, and is granted the permit.
+    // The message comes again while the head asks for the permit, which it is granted.
     queue.changed(moment(1), Duration::ZERO);
     queue.join(4, (), 3, moment(1));
     let last = shared(0);
@@ -414,7 +414,7 @@ fn the_next_waiter_retries_a_second_after_a_hand_over() {
     assert_eq!(queue.step(1, moment(1_000)), Step::Ask);
 }
 
-/// It has not acted on the wake-up.
+/// The head that is handed the lock has not acted on the wake-up.
 #[test]
 fn the_next_waiter_gets_the_wake_up_of_a_head_that_is_handed_the_lock() {
     let mut queue = queue_behind_a_head(1);
@@ -571,7 +571,7 @@ fn a_thread_that_is_refused_behind_the_head_sleeps_until_it_is_the_head() {
     assert_eq!(queue.step(2, moment(4)), Step::Ask);
 }
 
-/// It may have the lock.
+/// The thread's attempt may have acquired the lock.
 #[test]
 fn a_thread_without_an_answer_asks_again_behind_the_head_too() {
     let mut queue = sharing(&[9; 4]);
@@ -611,7 +611,7 @@ fn a_thread_that_was_refused_before_others_became_free_asks_again() {
     queue.changed(moment(5), Duration::ZERO);
     assert_eq!(queue.step(1, moment(5)), Step::Ask);
     assert_eq!(granted(&mut queue, 1, 1, 6), [0; 0], "the next is out");
-    // Their threads come late to the replies.
+    // The two threads read their replies late.
     queue.refused(2, moment(3), Some(moment(5_000)));
     queue.refused(3, moment(4), Some(moment(5_000)));
     assert_eq!(queue.step(2, moment(7)), Step::Ask);

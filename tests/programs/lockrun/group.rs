@@ -94,8 +94,9 @@ fn a_stopped_command_is_reported_once() {
             let command = tool.line().parse().unwrap();
             let said = tool.errors();
             send(command, signal);
-            let expected =
-                format!("lockrun: the command was stopped by {signal}{why}; it still holds `a`");
+            let expected = format!(
+                "lockrun: the command was stopped by {signal}{why}; lockrun still holds `a`"
+            );
             assert_eq!(said.recv_timeout(PATIENCE), Ok(expected));
             let is_stopped = || state_and_parent(command).unwrap().0 == "T";
             for _ in 0..2 {

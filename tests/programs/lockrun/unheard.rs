@@ -356,7 +356,7 @@ const CASES: &[Case] = &[
     Case {
         says: &[(
             "stopped",
-            "the command was stopped by SIGSTOP; it still holds `a`",
+            "the command was stopped by SIGSTOP; lockrun still holds `a`",
         )],
         run: |stage| {
             let mut tool = stage.start("--lease 3s", "echo $$; exec cat");

@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use leasehold::{Error, HeldLocks, Holder, Inspection};
+use leasehold::{Error, HeldLocks, Holder};
 use serde_json::{Value, json};
 
 use crate::{
@@ -58,7 +58,7 @@ fn in_words(begin: &str, held: Option<&HeldLocks>, missing: &[String]) -> Answer
     let out = held.map(table).unwrap_or_default();
     let printed = missing.iter().take(MOST_PRINTED).cloned();
     let more = missing.len().saturating_sub(MOST_PRINTED);
-    let more = (more > 0).then(|| format!("{more} more could not be asked"));
+    let more = (more > 0).then(|| format!("and {more} more failures"));
     let none = match begin {
         _ if !(out.is_empty() && missing.is_empty()) => None,
         "" => Some("no lock is held".into()),
@@ -77,7 +77,7 @@ fn in_json(held: Option<&HeldLocks>, code: u8, missing: &[String]) -> Value {
     let locks = locks.map(|(name, seen)| {
         let holders = seen.holders().iter().map(|holder| {
             let mut json = holder_in_json(holder);
-            json["kind"] = kind(seen, holder).into();
+            json["kind"] = holder.kind().into();
             json
         });
         json!({ "name": name, "holders": holders.collect::<Vec<_>>() })
@@ -91,24 +91,10 @@ fn in_json(held: Option<&HeldLocks>, code: u8, missing: &[String]) -> Value {
     })
 }
 
-fn kind(seen: &Inspection, holder: &Holder) -> &'static str {
-    if seen.is_semaphore() {
-        "semaphore"
-    } else if holder.is_reader() {
-        "reader"
-    } else if holder.is_writer() {
-        "writer"
-    } else if holder.count().is_some() {
-        "reentrant"
-    } else {
-        "mutex"
-    }
-}
-
 /// Empty if no lock is held.
 fn table(held: &HeldLocks) -> String {
     let rows = held.iter().flat_map(|(name, seen)| {
-        let row = move |holder| row(name, seen, holder);
+        let row = move |holder| row(name, holder);
         seen.holders().iter().map(row)
     });
     let rows: Vec<_> = iter::once(HEADS.map(str::to_owned)).chain(rows).collect();
@@ -129,13 +115,13 @@ fn table(held: &HeldLocks) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn row(name: &str, seen: &Inspection, holder: &Holder) -> [String; HEADS.len()] {
+fn row(name: &str, holder: &Holder) -> [String; HEADS.len()] {
     let ends = holder
         .remaining()
         .map(|left| format!("in {}", rounded(left)));
     [
         printable(name),
-        kind(seen, holder).to_owned(),
+        holder.kind().to_owned(),
         held_by(holder),
         since(holder).unwrap_or_else(|| "unknown".to_owned()),
         ends.unwrap_or_else(|| "never".to_owned()),

@@ -12,7 +12,7 @@ pub(crate) enum Why {
 }
 
 impl Why {
-    /// With `None`, lockrun did not notice the loss itself: the server reported it.
+    /// `None`: the server reported the loss before lockrun noticed it.
     pub(crate) fn of(reason: Option<LostReason>) -> Self {
         match reason {
             None | Some(LostReason::TakenAway) => Self::TakenAway,

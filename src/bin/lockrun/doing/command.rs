@@ -35,8 +35,8 @@ use crate::{
     },
 };
 
-/// The first argument of the process that becomes the command. The numbers of two open files
-/// follow, and the command.
+/// The first argument of the process that becomes the command. Two file descriptors follow, and
+/// then the command.
 pub(crate) const BECOME: &str = "--become-a-command";
 const OPEN_FILES: &str = if cfg!(target_os = "linux") {
     "/proc/self/fd"

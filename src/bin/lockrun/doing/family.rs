@@ -18,7 +18,8 @@ use crate::doing::processes::{self, ProcessId, Seen};
 
 /// Bounds the search for members that start others meanwhile.
 const SEARCHES: usize = 20;
-/// Bounds the wait until they have stopped: a busy machine lets a process stop only in its turn.
+/// Bounds the wait until the members have stopped: a busy machine lets a process stop only in its
+/// turn.
 const LOOKS: usize = 100;
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -29,8 +30,8 @@ pub(crate) struct Family {
     group: Pid,
     /// The group of lockrun. A member may have joined it.
     of_lockrun: Pid,
-    /// These stay members after their parents have ended: the command, and all members at the
-    /// moment when it was told to end.
+    /// The command, and the processes that were members when lockrun told the command to end. They
+    /// stay members after their parents have ended.
     known: Vec<ProcessId>,
 }
 
@@ -85,11 +86,12 @@ impl Family {
         members.is_some_and(|members| !members.iter().any(|it| !it.is_dead && it.process.is_left()))
     }
 
-    /// The members without the guardian. A dead process is among them if it is known, since the
-    /// processes that it left behind are found by it. `None` without `/proc`.
+    /// The members without the guardian. A known process is a member even when it is dead: the
+    /// processes that it left behind are found by its number. `None` without `/proc`.
     fn members(&self) -> Option<Vec<Seen>> {
         let guardian = self.group.as_raw();
-        // The session's first group has its number. 0 stands for one outside this PID namespace.
+        // These groups and sessions are lockrun's own: a session has the number of its first group.
+        // 0 stands for a group outside this PID namespace.
         let ours = [0, self.of_lockrun.as_raw(), getsid(None).ok()?.as_raw()];
         let counts = |it: &Seen| !it.is_dead || self.known.contains(&it.process);
         let all = processes::all()?.filter(|it| counts(it) && it.process.number != guardian);

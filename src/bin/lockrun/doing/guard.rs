@@ -36,7 +36,7 @@ const START: u16 = 5_000;
 pub(crate) enum Word {
     /// Kill the command at this moment, unless a later message changes it.
     Deadline(u64),
-    /// This process ends with the command, though it may have left the group.
+    /// End this process with the command, even if the process has left the group.
     Member(ProcessId),
     /// Leave the group.
     Aside,
@@ -155,7 +155,8 @@ impl Guard {
         }
     }
 
-    /// Sends a signal to the command if it has left the group: to its new group if it leads one.
+    /// Sends a signal to a command that has left the group, or to the new group that the command
+    /// leads.
     ///
     /// May be called only before the command has been reaped: until then its number is not reused.
     fn send_after(&self, command: &Child, signal: Signal) {
@@ -228,7 +229,7 @@ impl Guard {
         let Some(to) = &mut self.to else {
             return Ok(());
         };
-        // It is written whole or not at all.
+        // A pipe takes a line as short as this whole or not at all.
         match to.write_all(word.line().as_bytes()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             said => said,

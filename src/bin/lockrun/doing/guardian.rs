@@ -44,8 +44,8 @@ fn watch() -> io::Result<()> {
         match word {
             Word::Deadline(moment) => deadline = moment,
             Word::Member(process) => family.remember(process),
-            // Its own group then has no members but the command and its descendants. An error means
-            // that lockrun is gone, and its group with it.
+            // After that the command's group has no members but the command and its descendants. An
+            // error means that lockrun and its group are gone.
             Word::Aside => drop(setpgid(Pid::from_raw(0), of_lockrun)),
         }
     }

@@ -209,7 +209,7 @@ impl Job<'_> {
     /// Reports once that the command is stopped. A command that waits for the terminal would hold
     /// the lock without a visible reason.
     fn report_stop(&mut self) {
-        // Whoever kills a command stops it first.
+        // To end the command, lockrun stops its processes first: that needs no report.
         if self.stop_is_reported || !self.ending.is_running() {
             return;
         }
@@ -224,7 +224,8 @@ impl Job<'_> {
     fn end(&mut self, signal: Signal) {
         self.ending.was_told(Instant::now());
         if self.lost.is_some() {
-            // Its lease may last for hours, while others hold the lock.
+            // The lost lock may have another holder already, so the guardian must not wait for the
+            // end of the lease.
             let left = self.pause();
             let _ = self.guard.end_in(|| left, Duration::ZERO);
         }

@@ -54,7 +54,7 @@ impl ProcessId {
         kill(Pid::from_raw(self.number), None).is_ok()
     }
 
-    /// Reads the text that it is written as.
+    /// Parses the text that `Display` writes.
     pub(crate) fn read(text: &str) -> Option<Self> {
         let (number, started) = text.split_once(' ')?;
         Some(Self {

@@ -207,8 +207,8 @@ impl<'a> Run<'a> {
         };
         let (lost, unsaid) = match released {
             Ok(()) => (None, None),
-            // A command that ended under the lock no longer needs it, unless someone took the lock
-            // away before.
+            // If only the lease ended, after the command had ended under the lock, nothing is lost.
+            // If someone took the lock away, that may have happened while the command ran.
             Err(Error::Lost {
                 context, reason, ..
             }) if !ended.was_held || Why::of(reason) == Why::TakenAway => {

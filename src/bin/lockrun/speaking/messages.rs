@@ -131,7 +131,7 @@ pub(crate) fn stopped(subject: &str, signal: Signal) -> Message {
         _ => "",
     };
     Message::always(format!(
-        "the command was stopped by {signal}{why}; it still holds {subject}"
+        "the command was stopped by {signal}{why}; lockrun still holds {subject}"
     ))
 }
 

@@ -29,8 +29,9 @@ impl Report {
         if arguments.json {
             return Some(messages::in_json(&self.json(arguments)));
         }
-        // It is no failure that another host holds the lock or has done the work: that is the
-        // purpose of the lock. If it holds the lock for the whole wait, the work may hang there.
+        // A lock keeps all hosts but one from the work, so it is no failure that another host holds
+        // the lock or has done the work. But a host that holds the lock for the whole wait may
+        // hang.
         let is_usual = match self.outcome {
             Conclusion::Busy(_) => arguments.wait.is_zero(),
             Conclusion::AlreadyRun(_) => true,

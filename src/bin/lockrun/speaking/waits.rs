@@ -65,7 +65,7 @@ impl WaitLog {
     fn name_the_holder(&self, lock: &Lock, acquired: usize) {
         let busy = Busy::with(lock, self.permits);
         let left = self.left();
-        // Otherwise the wait for this lock is over, and the holder may be this lockrun.
+        // If a lock was acquired meanwhile, the holder may be this lockrun.
         if self.acquired.load(Ordering::Relaxed) == acquired && left != Some(Duration::ZERO) {
             self.speaker.say(&messages::waiting(&busy, left));
         }
@@ -76,7 +76,7 @@ impl WaitLog {
     }
 
     fn is_due(&self, text: &str) -> bool {
-        // Otherwise it was the last attempt.
+        // After the last attempt nothing is retried, so nothing is reported.
         self.left() != Some(Duration::ZERO) && self.repeats.lock().is_due(text, Instant::now())
     }
 

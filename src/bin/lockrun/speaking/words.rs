@@ -127,7 +127,7 @@ fn with_cause(text: &str, source: Option<&RedisError>) -> String {
 
 fn says_it_all(text: &str, error: &RedisError) -> bool {
     let code = error.code().unwrap_or_default();
-    // The parser says at which byte it stopped.
+    // A parse error says only at which byte the parser stopped.
     error.kind() == ErrorKind::Parse
         || error.is_timeout() && text.starts_with("no answer")
         || [code, "maxclients"]

@@ -81,8 +81,8 @@ local function stay(millis)
   redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(redis.call('PTTL', KEYS[1]), millis)))
 end
 
--- Removes these fields; not one by one, so that the key is used no more once it is empty: a node of
--- a cluster whose slot is moving refuses it.
+-- Removes these fields together, not one by one. The last one deletes the key, and a cluster node
+-- whose slot is moving refuses every command on a key that it does not have.
 local function remove(fields)
   for i = 1, #fields, 1000 do
     redis.call('HDEL', KEYS[1], unpack(fields, i, math.min(i + 999, #fields)))
@@ -90,7 +90,8 @@ local function remove(fields)
 end
 
 -- Writes the new hold, `ours` with the timestamp and `mode` with another, in place of the fields in
--- `over`. If there are no others, one of these goes last, for the same reason.
+-- `over`. If the hash has no other fields, one of `over` is removed after the write, so that the
+-- hash never becomes empty.
 local function write(ours, mode, latest)
   local last = #over == count and table.remove(over)
   remove(over)

@@ -25,7 +25,7 @@ pub(super) struct Known {
     pub(super) rests_until: Option<Instant>,
     /// The time since which a renewal is due because the server may have missed the last one.
     pub(super) renew: Option<Instant>,
-    /// It was handed over, with the renewals that the previous holder needed.
+    /// The lease was handed over, with the renewals that the previous holder needed.
     pub(super) is_inherited: bool,
     /// The end on the server, once it is known.
     pub(super) server_end: Option<Instant>,

@@ -26,7 +26,7 @@ const NOBODY_SLEEPS: &str = "nobody sleeps beside a free lock";
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PassesOn {
     Yes,
-    /// It vanishes with the head.
+    /// The wake-up vanishes with the head.
     No,
 }
 
@@ -43,7 +43,7 @@ enum LossIsTold {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wakes {
     InOneStep,
-    /// It may have left in between.
+    /// The head may have left between the two steps.
     InTwoSteps,
 }
 

@@ -39,13 +39,13 @@ pub(super) struct Key {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
-    /// It counts on the lease.
+    /// The holder relies on the lease.
     Held,
-    /// It was notified of the loss.
+    /// The holder was notified of the loss.
     Lost,
     HandedOver,
     Released,
-    /// It has released the lock, without a reply.
+    /// The holder has released the lock, and got no reply.
     Abandoned,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Held {
     /// The end of the lease by its clock.
     pub(super) end: Instant,
     pub(super) out: Outstanding,
-    /// It was not renewed since the report of a failover.
+    /// The lease was not renewed since the report of a failover.
     pub(super) is_to_be_renewed: bool,
 }
 

@@ -15,7 +15,7 @@ use super::{
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    // These never have to happen.
+    // The events that never have to happen.
     Join(Thread),
     GiveUp(Thread),
     Release(Thread),
@@ -24,7 +24,7 @@ pub(super) enum Action {
     Delete(Lock),
     LoseShared,
     LoseListener,
-    // These happen by themselves.
+    // The events that happen by themselves.
     Wake(Thread),
     Send,
     Execute(Thread),
@@ -182,7 +182,7 @@ impl World {
         use Action::*;
         let lock = self.wants[thread];
         match state.threads[thread] {
-            // They join in the order of their tickets.
+            // Threads join in the order of their tickets.
             Phase::Outside if thread == 0 || state.threads[thread - 1] != Phase::Outside => {
                 actions.push(Join(thread));
             }
@@ -200,8 +200,8 @@ impl World {
                 actions.extend(may.then_some(HandOver(thread)));
             }
             Phase::Released => actions.push(WakeAfterRelease(thread)),
-            // It gave up before it knew that it has the lock: the watchdog's thread releases the
-            // lock.
+            // The thread gave up before it knew that it has the lock: the watchdog's thread
+            // releases the lock.
             Phase::Gone if state.held_by[lock].contains(&Token::Of(thread)) => {
                 let is_handed = state.threads.contains(&Phase::Holding(Token::Of(thread)));
                 let is_on_its_way = (state.queues[lock].handed.iter())
