@@ -30,7 +30,7 @@ const PROOF: &str = ":proof";
 const RUN_MARK: &str = ":lease:ran";
 
 /// # Errors
-/// [`Error::Invalid`]: it is empty or longer than 512 bytes.
+/// [`Error::Invalid`]: the text is empty or longer than 512 bytes.
 pub(crate) fn check_size(argument: &'static str, text: &str) -> Result<()> {
     let fits = (1..=MAX_BYTES).contains(&text.len());
     ensure(fits, argument, "it must be 1 to 512 bytes long")
@@ -142,7 +142,7 @@ impl FromStr for Token {
     /// Reads a token as this library or another one stores it in Redis.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: it is empty or longer than 512 bytes.
+    /// [`Error::Invalid`]: the text is empty or longer than 512 bytes.
     fn from_str(text: &str) -> Result<Self> {
         check_size("token", text)?;
         Ok(Self(text.into()))
@@ -155,7 +155,7 @@ impl FromStr for FencingToken {
     /// Reads the number that [`Display`](fmt::Display) prints.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: it is not a number below 2^64.
+    /// [`Error::Invalid`]: the text is not a number below 2^64.
     fn from_str(text: &str) -> Result<Self> {
         let invalid = |_| Error::invalid("fencing token", "it must be a number below 2^64");
         text.parse::<u64>().map(Self::from).map_err(invalid)

@@ -203,7 +203,7 @@ impl Backoff {
 }
 
 /// # Errors
-/// [`Error::Invalid`]: it is not between 1 ms and 24 h.
+/// [`Error::Invalid`]: the length is not between 1 ms and 24 h.
 pub(crate) fn check_length(argument: &'static str, length: Duration) -> Result<()> {
     lease_millis(argument, length).map(drop)
 }
@@ -211,7 +211,7 @@ pub(crate) fn check_length(argument: &'static str, length: Duration) -> Result<(
 /// Converts a lease for Redis' `PX`: whole milliseconds, rounded up so that it never ends early.
 ///
 /// # Errors
-/// [`Error::Invalid`]: it is not between 1 ms and 24 h.
+/// [`Error::Invalid`]: the lease is not between 1 ms and 24 h.
 pub(crate) fn lease_millis(argument: &'static str, lease: Duration) -> Result<u64> {
     let invalid = || Error::invalid(argument, "it must be between 1 ms and 24 h");
     millis_up_to(MAX_LEASE, lease).ok_or_else(invalid)
@@ -220,7 +220,7 @@ pub(crate) fn lease_millis(argument: &'static str, lease: Duration) -> Result<u6
 /// Converts a period to whole milliseconds, rounded up.
 ///
 /// # Errors
-/// [`Error::Invalid`]: it is not between 1 ms and 31 days.
+/// [`Error::Invalid`]: the period is not between 1 ms and 31 days.
 pub(crate) fn period_millis(period: Duration) -> Result<u64> {
     let invalid = || Error::invalid("period", "it must be between 1 ms and 31 days");
     millis_up_to(MAX_PERIOD, period).ok_or_else(invalid)

@@ -28,10 +28,10 @@ pub enum Once<T, E> {
     AlreadyRun(LastRun),
     /// The work was done now. [`released`](Ran::released) is the result of marking it:
     ///
-    /// - `Ok`: it is marked, and the lock is free.
-    /// - [`Error::Unknown`]: it may be marked.
-    /// - [`Error::Lost`]: it is not marked, and another host may have started the work meanwhile.
-    /// - Any other error: it is not marked, so the next run does the work again.
+    /// - `Ok`: the work is marked, and the lock is free.
+    /// - [`Error::Unknown`]: the work may be marked.
+    /// - [`Error::Lost`]: the work is not marked, and another host may have started it meanwhile.
+    /// - Any other error: the work is not marked, so the next run does it again.
     Ran(Ran<T>),
     /// The work failed with the error in [`value`](Ran::value). It is not marked, so the next run
     /// tries again. [`released`](Ran::released) is as after [`Lock::run`].

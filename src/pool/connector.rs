@@ -324,7 +324,7 @@ impl Connector {
     /// came on a connection of this epoch.
     ///
     /// # Errors
-    /// [`Error::Pool`]: it grants no locks by the deadline, or by the cancel.
+    /// [`Error::Pool`]: the master grants no locks by the deadline, or by the cancel.
     pub(crate) fn epoch_for(
         &self,
         asks_for_a_lock: bool,

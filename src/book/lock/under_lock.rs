@@ -123,7 +123,7 @@ pub(super) fn released_as(
 ///   were executed. Redis does not roll back.
 /// - [`Error::Unknown`](crate::Error::Unknown): the `EXEC` got no reply. Either everything was
 ///   written or nothing.
-/// - [`Error::Reply`](crate::Error::Reply): it was written, but the replies do not fit `T`.
+/// - [`Error::Reply`](crate::Error::Reply): everything was written, but the replies do not fit `T`.
 /// - [`Error::Contended`](crate::Error::Contended): the lock kept changing for 5 s. Nothing
 ///   was written.
 /// - [`Error::WrongKind`](crate::Error::WrongKind), [`Error::Redis`](crate::Error::Redis): nothing

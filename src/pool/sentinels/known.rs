@@ -118,8 +118,8 @@ impl Known {
         self.answers.insert(which, (said, now));
     }
 
-    /// Decides by the answers of `count` sentinels. `true`: the master has another configuration
-    /// than was known. The first one is no news.
+    /// Decides by the answers of `count` sentinels. Returns true if another configuration replaces
+    /// a known one.
     pub(super) fn settle(&mut self, count: usize, now: Instant) -> bool {
         let is_old = |at| now.saturating_duration_since(at) >= COUNTS;
         self.answers.retain(|_, (_, at)| !is_old(*at));

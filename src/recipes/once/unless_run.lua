@@ -18,8 +18,8 @@ do
   elseif run[1] then
     local time = redis.call('TIME')
     local now = time[1] * 1000 + math.floor(time[2] / 1000)
-    -- Both times are rounded down, so a difference equal to the period may be a fraction short of
-    -- it.
+    -- Both times are rounded down to milliseconds. If their difference equals the period, the run
+    -- may be less than a period ago: it counts as within.
     if math.abs(now - run[1]) <= tonumber(period) then
       return { 'ran', run[1], run[2] or '', string.format('%.0f', now) }
     end
