@@ -1,8 +1,7 @@
 //! A real server: the pool, the waiters' connection, the watchdog's, and the listener.
 
 use std::{
-    cell::OnceCell,
-    mem,
+    mem, slice,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -48,14 +47,11 @@ pub(crate) struct RedisServer {
     is_telling: AtomicBool,
 }
 
-/// A call on a pooled connection, and the deadlines for getting one.
+/// The limits of a call, and the deadlines for getting a pooled connection.
 struct Sending<'a> {
-    call: &'a Call,
     patience: Patience<'a>,
     wait_while_all_lent_by: Deadline,
     whole_by: Deadline,
-    /// The call was sent before, on a connection that turned out to be closed.
-    again: bool,
 }
 
 impl RedisServer {
@@ -96,56 +92,69 @@ impl RedisServer {
         }
     }
 
+    /// Sends calls once, in one write: a single call perhaps with those of other threads.
+    fn send_each(
+        &self,
+        calls: &[Call],
+        sending: &Sending<'_>,
+        teaching: bool,
+    ) -> Vec<Result<Reply>> {
+        match calls {
+            [] => Vec::new(),
+            [call] => vec![self.send(call, sending)],
+            _ => self.send_all(calls, sending, teaching),
+        }
+    }
+
     /// Sends a call alone while few are under way, otherwise in one write with others.
-    fn send(&self, sending: &Sending<'_>) -> Result<Reply> {
-        if sending.call.replicas().is_some() {
+    fn send(&self, call: &Call, sending: &Sending<'_>) -> Result<Reply> {
+        if call.replicas().is_some() {
             // `WAIT` has to go on the connection that has written, and would hold up other calls.
-            return self.send_alone(sending);
+            return self.send_alone(call, sending);
         }
         let under_way = Arc::clone(&self.under_way);
         if Arc::strong_count(&under_way) <= 1 + FEW.min(self.pool.size()) {
-            return self.send_alone(sending);
+            return self.send_alone(call, sending);
         }
-        let (asks, cancel) = (sending.call.asks_for_a_lock(), sending.patience.cancel);
+        let (asks, cancel) = (call.asks_for_a_lock(), sending.patience.cancel);
         let epoch = (self.connector).epoch_for(asks, sending.whole_by, cancel)?;
-        match self.send_together(sending)? {
+        match self.send_together(call, sending)? {
             Some(mut reply) if !reply.answer.as_ref().is_err_and(is_unknown_script) => {
-                reply.again = sending.again;
                 self.check_epoch(&mut reply, epoch);
                 Ok(reply)
             }
-            // Sent alone, the call can carry the script's source, and can wait for a connection of
-            // its own or return the pool's error.
-            _ => self.send_alone(sending),
+            // The call alone may carry the script's source, may find a free connection, or gets the
+            // pool's error.
+            _ => self.send_alone(call, sending),
         }
     }
 
     /// Sends a call on a pooled connection of its own.
-    fn send_alone(&self, sending: &Sending<'_>) -> Result<Reply> {
-        let mut conn = self.lend_for(sending)?;
+    fn send_alone(&self, call: &Call, sending: &Sending<'_>) -> Result<Reply> {
+        let mut conn = self.lend_for(call.asks_for_a_lock(), sending)?;
         let sent = time::now();
         let limited = limit(&mut conn, sending.patience, self.limits().answer);
-        let answer = limited.and_then(|_| conn.asked(|conn| sending.call.ask(conn)));
+        let answer = limited.and_then(|_| conn.asked(|conn| call.ask(conn)));
         close_if_finished(&mut conn, answer.as_ref().err());
-        let mut reply = Reply::untracked(answer, sent, sending.again);
+        let mut reply = Reply::untracked(answer, sent, false);
         self.check_epoch(&mut reply, conn.epoch());
         Ok(reply)
     }
 
     /// Sends a call in one write with others. `None`: it was not sent within the time for getting a
     /// connection, or it was cancelled.
-    fn send_together(&self, sending: &Sending<'_>) -> Result<Option<Reply>> {
+    fn send_together(&self, call: &Call, sending: &Sending<'_>) -> Result<Option<Reply>> {
         let io_timeout = self.limits().answer;
         let until = (sending.patience.by).filter(|by| by.remaining() < io_timeout);
         let until = until.and_then(Deadline::moment);
         let send_by = sending
             .wait_while_all_lent_by
             .or_sooner(sending.whole_by.moment());
-        let packed = sending.call.command().get_packed_command();
+        let packed = call.command().get_packed_command();
         let cancel = sending.patience.cancel;
         self.outbox.ask(packed, send_by, until, cancel, |write| {
             loop {
-                let mut conn = self.lend_for(sending)?;
+                let mut conn = self.lend_for(call.asks_for_a_lock(), sending)?;
                 // One of the threads may know by now that another server is the master, and would
                 // take the reply for that server's.
                 let is_of_the_master = || conn.epoch() == self.connector.epoch();
@@ -165,13 +174,11 @@ impl RedisServer {
     fn send_all(
         &self,
         calls: &[Call],
-        patience: Patience<'_>,
+        sending: &Sending<'_>,
         teaching: bool,
     ) -> Vec<Result<Reply>> {
-        let wait = patience.wait_while_all_lent;
-        let whole = patience.by.map_or(Duration::MAX, Deadline::remaining);
         let asks_for_a_lock = calls.iter().any(Call::asks_for_a_lock);
-        let mut conn = match (self.pool).get_for(asks_for_a_lock, wait, whole, patience.cancel) {
+        let mut conn = match self.lend_for(asks_for_a_lock, sending) {
             Ok(conn) => conn,
             Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
         };
@@ -183,7 +190,8 @@ impl RedisServer {
             self.check_epoch(&mut reply, epoch);
             replies.push(Ok(reply));
         };
-        let exchanged = limit(&mut conn, patience, self.limits().answer).map(|limit| {
+        let limit = limit(&mut conn, sending.patience, self.limits().answer);
+        let exchanged = limit.map(|limit| {
             let packed = packed(calls, teaching, None);
             conn.asked(|conn| exchange_each(conn, &packed, calls.len(), limit, &mut hear))
         });
@@ -197,9 +205,9 @@ impl RedisServer {
         replies
     }
 
-    fn lend_for(&self, sending: &Sending<'_>) -> Result<PooledConnection> {
+    fn lend_for(&self, asks_for_a_lock: bool, sending: &Sending<'_>) -> Result<PooledConnection> {
         self.pool.get_for(
-            sending.call.asks_for_a_lock(),
+            asks_for_a_lock,
             sending.wait_while_all_lent_by.remaining(),
             sending.whole_by.remaining(),
             sending.patience.cancel,
@@ -230,51 +238,19 @@ impl Server for RedisServer {
     }
 
     fn ask(&self, call: &Call, patience: Patience<'_>) -> Result<Reply> {
-        let whole_by = Deadline::after(self.pool.get_timeout());
-        let mut sending = Sending {
-            call,
-            patience,
-            wait_while_all_lent_by: Deadline::after(patience.wait_while_all_lent),
-            whole_by: whole_by.or_sooner(patience.by.and_then(Deadline::moment)),
-            again: false,
-        };
-        let mut reply = self.send(&sending)?;
-        let (again, mut replicas) = (
-            OnceCell::new(),
-            ReplicasMet::new(patience, sending.whole_by),
-        );
-        loop {
-            let Err(error) = &reply.answer else {
-                return Ok(reply);
-            };
-            let resends = if is_from_replica(error) {
-                replicas.goes_on()
-            } else {
-                goes_elsewhere(error) && !sending.again
-            };
-            if !resends {
-                return Ok(reply);
-            }
-            if !is_from_replica(error) {
-                sending.again = true;
-                sending.call = again.get_or_init(|| call.clone().again());
-            }
-            match self.send(&sending) {
-                Ok(next) => reply = next,
-                Err(_) if replicas.were_met && patience.by.is_some() => {}
-                Err(_) => return Ok(reply),
-            }
-        }
+        let reply = self.ask_all(slice::from_ref(call), patience).pop();
+        reply.unwrap_or_else(|| Ok(Reply::untracked(Err(no_answer()), time::now(), false)))
     }
 
     fn ask_all(&self, calls: &[Call], patience: Patience<'_>) -> Vec<Result<Reply>> {
-        if let [call] = calls {
-            return vec![self.ask(call, patience)];
-        }
         let whole_by = Deadline::after(self.pool.get_timeout());
-        let whole_by = whole_by.or_sooner(patience.by.and_then(Deadline::moment));
-        let mut replicas = ReplicasMet::new(patience, whole_by);
-        let mut replies = self.send_all(calls, patience, false);
+        let sending = Sending {
+            patience,
+            wait_while_all_lent_by: Deadline::after(patience.wait_while_all_lent),
+            whole_by: whole_by.or_sooner(patience.by.and_then(Deadline::moment)),
+        };
+        let mut replicas = ReplicasMet::new(patience, sending.whole_by);
+        let mut replies = self.send_each(calls, &sending, false);
         let mut were_repeated = vec![false; calls.len()];
         loop {
             let refusal =
@@ -299,7 +275,7 @@ impl Server for RedisServer {
             }
             let again = goes_again.iter().map(|(place, _)| calls[*place].clone());
             let again: Vec<Call> = again.map(Call::again).collect();
-            let again = self.send_all(&again, patience, true);
+            let again = self.send_each(&again, &sending, true);
             for ((place, was_sent), reply) in goes_again.into_iter().zip(again) {
                 if let Ok(mut reply) = reply {
                     let before = replies[place].as_ref();
