@@ -325,32 +325,6 @@ fn a_retrying_event_says_why() {
     });
 }
 
-/// Renewals count in the series of failures, and a successful one ends it.
-#[test]
-fn failed_renewals_are_numbered() {
-    #[derive(Default)]
-    struct Rows(Mutex<Vec<u32>>);
-    impl Events for Rows {
-        fn renewed(&self, _: &Renewed<'_>) {
-            self.0.lock().unwrap().push(0);
-        }
-        fn renewal_failed(&self, failed: &RenewalFailed<'_>) {
-            self.0.lock().unwrap().push(failed.in_a_row());
-        }
-    }
-    let mut server = Server::start().unwrap();
-    let rows = Arc::new(Rows::default());
-    let options = Options::new().lease(30_000 * MS).events(rows.clone());
-    let locks = Locks::connect(&server.url()).unwrap().with(options);
-    let _lease = locks.lock("a").acquire(LONG).unwrap();
-    let of = |number| comes_true(|| rows.0.lock().unwrap().contains(&number));
-    thread::sleep(100 * MS); // read by the watchdog, so the server notifies it
-    server.kill().unwrap();
-    assert!(of(3), "{:?}", rows.0);
-    let told = rows.0.lock().unwrap().clone();
-    assert_eq!(told[..3], [1, 2, 3]);
-}
-
 #[test]
 fn every_hold_that_begins_ends() {
     at_once([0, 4], |turns| {

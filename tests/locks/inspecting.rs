@@ -263,7 +263,7 @@ fn another_prefix_is_another_key() {
             assert_eq!(lease.name(), "a");
             lease.release().unwrap();
         }
-        for bad in ["{", "a}", &"p".repeat(129)] {
+        for bad in ["{", "a}"] {
             let lock = locks.lock("a").with(crate::options().prefix(bad));
             assert!(matches!(
                 lock.try_acquire(),

@@ -136,16 +136,8 @@ fn invalid_semaphores_are_refused_before_anything_is_sent() {
     let hands_over = Options::new().hand_over(4, MS);
     let lock = locks.semaphore("api", 3);
     let once = lock.run_once(LONG, MS, |_| Ok::<(), Error>(())).map(drop);
-    let refused = [
-        locks.semaphore("api", 0).try_acquire().map(drop),
-        locks.semaphore("api", 10_001).acquire(MS).map(drop),
-        lock.with(hands_over).try_acquire().map(drop),
-        once,
-    ];
-    for (refused, reason) in refused
-        .into_iter()
-        .zip(["10,000", "10,000", "no order", "once"])
-    {
+    let refused = [lock.with(hands_over).try_acquire().map(drop), once];
+    for (refused, reason) in refused.into_iter().zip(["no order", "once"]) {
         let error = refused.unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
         assert!(error.to_string().contains(reason), "{error}");

@@ -409,14 +409,17 @@ fn an_adoption_without_a_reply_or_with_a_refusal_can_be_repeated() {
     let world: &dyn World = &stand_in;
     for (ours, theirs) in kinds(world, &short()).iter().zip(&kinds(world, &short())) {
         let (token, _) = ours.acquire(LONG).unwrap().detach();
-        for failure in [Failure::LostReply, Failure::LostRequest] {
+        // They come in this order.
+        let refusal = Failure::Refused("OOM no memory");
+        for failure in [Failure::LostReply, Failure::LostRequest, refusal] {
             stand_in.fail_next(Action::Renew, failure);
+        }
+        for _ in 0..2 {
             let unknown = theirs.adopt(&token);
             let error = unknown.map(drop).unwrap_err();
             assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
             assert_eq!(error.token(), Some(&token));
         }
-        stand_in.fail_next(Action::Renew, Failure::Refused("OOM no memory"));
         assert!(matches!(theirs.adopt(&token), Err(Error::Redis { .. })));
         // A fencing token that cannot be read is not taken for none.
         let is_fenced = ["mutex", "reentrant", "write"].contains(&theirs.name());

@@ -11,7 +11,8 @@ use std::{
 };
 
 use leasehold::{
-    Error, Leases, Options, RenewalState,
+    Error, Events, Leases, Options, RenewalState,
+    event::{RenewalFailed, Renewed},
     testing::{Action, Failure, StandIn},
 };
 
@@ -162,5 +163,35 @@ fn locks_of_a_set_are_handed_over_unless_a_command_got_no_reply() {
             }
         });
         assert_eq!(asked.concat(), asked_for, "{number}");
+    }
+}
+
+#[derive(Default)]
+struct Rows(Mutex<Vec<u32>>);
+
+impl Events for Rows {
+    fn renewed(&self, _: &Renewed<'_>) {
+        self.0.lock().unwrap().push(0);
+    }
+    fn renewal_failed(&self, failed: &RenewalFailed<'_>) {
+        self.0.lock().unwrap().push(failed.in_a_row());
+    }
+}
+
+/// Renewals count in the series of failures, and a successful one ends it.
+#[test]
+fn failed_renewals_are_numbered_until_one_succeeds() {
+    let (stand_in, rows) = (StandIn::new(), Arc::new(Rows::default()));
+    let options = Options::new().lease(60 * LONG).events(rows.clone());
+    let locks = stand_in.locks().unwrap().with(options);
+    let _lease = locks.lock("a").acquire(LONG).unwrap();
+    for _ in 0..2 {
+        stand_in.disconnect();
+        stand_in.advance(20 * LONG);
+        let failed = || rows.0.lock().unwrap().ends_with(&[1, 2, 3]);
+        assert!(comes_true(failed), "{:?}", rows.0);
+        stand_in.reconnect();
+        let renewed = || rows.0.lock().unwrap().last() == Some(&0);
+        assert!(comes_true(renewed), "{:?}", rows.0);
     }
 }
