@@ -18,3 +18,11 @@ pub fn start() -> (Server, Connection) {
     let conn = server.connection().unwrap();
     (server, conn)
 }
+
+/// Has the server execute a command whose words have no blanks, and ignores its reply.
+#[track_caller]
+pub fn tell(conn: &mut Connection, command: &str) {
+    let mut words = command.split(' ');
+    let mut cmd = redis::cmd(words.next().unwrap());
+    cmd.arg(words.collect::<Vec<_>>()).exec(conn).unwrap();
+}

@@ -7,6 +7,10 @@ use std::{
 };
 
 use anyhow::ensure;
+use leasehold::{
+    Result, Token, acquire_fair_semaphore, acquire_semaphore, acquire_semaphore_with_lock,
+    release_fair_semaphore, release_semaphore,
+};
 use redis::{Connection, FromRedisValue, Pipeline};
 use uuid::Uuid;
 
@@ -57,6 +61,23 @@ impl Way {
             Self::Fair => "fair",
             Self::WithLock => "with_lock",
         }
+    }
+}
+
+/// By our function.
+pub fn acquire(conn: &mut Connection, way: Way, asked: &Asked<'_>) -> Result<Option<Token>> {
+    let acquire = match way {
+        Way::Basic => acquire_semaphore,
+        Way::Fair => acquire_fair_semaphore,
+        Way::WithLock => acquire_semaphore_with_lock,
+    };
+    acquire(conn, asked.name, asked.limit, asked.timeout)
+}
+
+pub fn release(conn: &mut Connection, way: Way, name: &str, token: &Token) -> Result<bool> {
+    match way {
+        Way::Basic => release_semaphore(conn, name, token),
+        Way::Fair | Way::WithLock => release_fair_semaphore(conn, name, token),
     }
 }
 

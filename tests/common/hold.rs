@@ -12,7 +12,7 @@ use leasehold::{
 use redis::{Commands, Connection};
 
 pub use super::wait::{PATIENCE, comes_true};
-use super::{LONG, Proxy, clients, wait::tracked_keys};
+use super::{LONG, Proxy, Server, clients, wait::tracked_keys};
 
 /// Acquires the lock for this lease.
 pub fn take(conn: &mut Connection, name: &str, lease: Duration) -> anyhow::Result<Hold> {
@@ -20,6 +20,19 @@ pub fn take(conn: &mut Connection, name: &str, lease: Duration) -> anyhow::Resul
     let granted = mutex::try_acquire(conn, name, &token, End::After(lease))?;
     anyhow::ensure!(granted.is_some(), "{name} is held by someone else");
     Ok(Hold::mutex(name, &token)?)
+}
+
+/// This many mutexes, whose names end with their numbers, held for a minute.
+pub fn take_many(server: &Server, begins: &str, count: u32) -> anyhow::Result<Vec<Hold>> {
+    let mut take = redis::pipe();
+    let mut holds = Vec::new();
+    for number in 0..count {
+        let (name, token) = (format!("{begins}{number}:"), Token::random());
+        take.pset_ex(format!("lock:{name}"), token.to_string(), 60_000);
+        holds.push(Hold::mutex(&name, &token)?);
+    }
+    take.exec(&mut server.connection()?)?;
+    Ok(holds)
 }
 
 /// From now on the proxy neither counts nor disturbs the connection of these locks' watchdog. Call

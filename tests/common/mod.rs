@@ -35,7 +35,7 @@ pub mod state;
 pub mod wait;
 pub mod world;
 
-pub use bench::{LONG, MS, start};
+pub use bench::{LONG, MS, start, tell};
 pub use cluster::Cluster;
 pub use document::Document;
 pub use examples::example;

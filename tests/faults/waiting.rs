@@ -1,11 +1,8 @@
-//! Faults during a wait for a lock, and their effect on the connection.
+//! Faults during a wait for a lock.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use leasehold::{Error, Token, acquire_lock_with_timeout, commit_while_held, release_lock};
+use leasehold::{Error, acquire_lock_with_timeout, release_lock};
 use redis::{Commands, Connection};
 
 use crate::common::{
@@ -138,31 +135,4 @@ fn a_silent_server_does_not_lengthen_a_wait_by_more_than_a_time_out() {
     assert!(bench.proxy.happened());
     let token = unknown.as_ref().unwrap_err().token().unwrap();
     assert!(release_lock(&mut bench.direct, "free", token).unwrap());
-}
-
-#[test]
-fn a_panic_in_the_callers_closure_leaves_no_transaction_open() {
-    let mut bench = bench();
-    let panicking = catch_unwind(AssertUnwindSafe(|| {
-        commit_while_held::<()>(&mut bench.conn, "held", &world::token(), |_| {
-            std::panic::resume_unwind(Box::new("the caller's own"));
-        })
-    }));
-    assert!(panicking.is_err());
-    world::assert_nothing_is_watched(&mut bench.conn, &mut bench.direct, "commit_while_held");
-}
-
-#[test]
-fn unwatches_free_locks_and_locks_of_others() {
-    for holder in [None, Some(THEIRS)] {
-        let mut bench = bench();
-        if let Some(holder) = holder {
-            let _: () = bench.direct.set("lock:free", holder).unwrap();
-        }
-        let token = Token::random();
-        assert!(!release_lock(&mut bench.conn, "free", &token).unwrap());
-        let lost = commit_while_held::<()>(&mut bench.conn, "free", &token, |_| ());
-        assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
-        world::assert_nothing_is_watched(&mut bench.conn, &mut bench.direct, "not ours");
-    }
 }

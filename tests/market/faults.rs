@@ -1,4 +1,4 @@
-//! Trades on a connection that breaks, with a lock that expires, and with constant competition.
+//! Trades with constant competition. `faults` has those on a connection that breaks.
 
 use std::{
     thread,
@@ -7,12 +7,10 @@ use std::{
 
 use crate::common::{
     Proxy, Server,
-    market::{Way, clear, everything, offer, run, typed_error, user},
-    monitor::Monitor,
-    wait,
+    market::{Way, clear, everything, offer, run, user},
 };
-use leasehold::{Error, Listing, Purchase};
-use redis::{Commands, Connection};
+use leasehold::{Listing, Purchase};
+use redis::Connection;
 
 /// Seller 1 has a ring and offers a sword for 10, buyer 2 has 125.
 fn prepare(server: &Server) -> Connection {
@@ -22,139 +20,6 @@ fn prepare(server: &Server) -> Connection {
     user(&mut conn, "2", "125", &[]).unwrap();
     offer(&mut conn, "sword", "1", "10").unwrap();
     conn
-}
-
-fn list_ring(way: Way, conn: &mut Connection) -> anyhow::Result<bool> {
-    Ok(way.list(conn, "ring", "1", 5)?.is_listed())
-}
-
-fn buy_sword(way: Way, conn: &mut Connection) -> anyhow::Result<bool> {
-    Ok(way.buy(conn, "2", "sword", "1", 10)?.is_bought())
-}
-
-type Trade = fn(Way, &mut Connection) -> anyhow::Result<bool>;
-const TRADES: [(&str, Trade); 2] = [("ring", list_ring), ("sword", buy_sword)];
-
-#[test]
-fn a_connection_that_breaks_anywhere_moves_all_or_nothing() {
-    let server = Server::start().unwrap();
-    let proxy = Proxy::in_front_of(&server).unwrap();
-    for way in Way::ALL {
-        for (item, trade) in TRADES {
-            let mut conn = prepare(&server);
-            let untouched = everything(&mut conn).unwrap();
-            let mut through = proxy.connection().unwrap();
-            let (done, traffic) = proxy.traffic_of(|| trade(way, &mut through));
-            assert!(done.unwrap());
-            let traded = everything(&mut conn).unwrap();
-
-            for n in 1..=traffic.commands.len() {
-                for after in [false, true] {
-                    let mut conn = prepare(&server);
-                    let mut through = proxy.connection().unwrap();
-                    let point = proxy.at_command(n);
-                    if after {
-                        point.cut_after();
-                    } else {
-                        point.cut_before();
-                    }
-                    let error = typed_error(trade(way, &mut through)).unwrap();
-                    let place = format!("{way:?} {:?} {after}: {error}", traffic.commands[n - 1]);
-
-                    let mut found = everything(&mut conn).unwrap();
-                    let lock = way.lock_key(item, "1").unwrap_or_default();
-                    if found.remove(&lock).is_some() {
-                        let ttl: i64 = redis::cmd("PTTL").arg(&lock).query(&mut conn).unwrap();
-                        assert!((1..=10_000).contains(&ttl), "{place}: {ttl} ms left");
-                    }
-                    match error {
-                        Error::Redis { .. } => assert!(found == untouched, "{place}"),
-                        Error::Unknown { .. } => {
-                            assert!(found == untouched || found == traded, "{place}");
-                        }
-                        _ => unreachable!("{place}"),
-                    }
-                    let executed = after && traffic.commands[n - 1] == "EXEC";
-                    assert_eq!(found == traded, executed, "{place}");
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn the_lock_of_a_trade_is_a_lease_of_ten_seconds() {
-    let server = Server::start().unwrap();
-    for way in Way::LOCKS {
-        for (item, trade) in TRADES {
-            let mut conn = prepare(&server);
-            let mut monitor = Monitor::start(&server).unwrap();
-            assert!(trade(way, &mut conn).unwrap());
-            let commands = monitor.commands().unwrap();
-            let lock = way.lock_key(item, "1").unwrap();
-            assert!(
-                commands[0].starts_with(&format!("SET {lock} ")),
-                "{commands:?}"
-            );
-            assert!(commands[0].ends_with(" NX PX 10000"), "{commands:?}");
-        }
-    }
-}
-
-#[test]
-fn a_lock_that_expires_between_reading_and_writing_writes_nothing() {
-    let server = Server::start().unwrap();
-    let proxy = Proxy::in_front_of(&server).unwrap();
-    for way in Way::LOCKS {
-        for (item, trade) in TRADES {
-            let mut conn = prepare(&server);
-            let untouched = everything(&mut conn).unwrap();
-            let lock = way.lock_key(item, "1").unwrap();
-
-            let (mut shortens, mut waits) =
-                (server.connection().unwrap(), server.connection().unwrap());
-            let key = lock.clone();
-            proxy
-                .at("WATCH")
-                .run(move || run(&mut shortens, &["PEXPIRE", &key, "100"]).unwrap());
-            proxy.at("MULTI").run(move || {
-                assert!(wait::comes_true(|| !waits
-                    .exists::<_, bool>(&lock)
-                    .unwrap()));
-            });
-            let error = typed_error(trade(way, &mut proxy.connection().unwrap())).unwrap();
-            assert!(
-                matches!(error, Error::Lost { .. }),
-                "{way:?} {item}: {error}"
-            );
-            assert_eq!(everything(&mut conn).unwrap(), untouched);
-        }
-    }
-}
-
-#[test]
-fn a_nonsensical_answer_trades_nothing_and_leaves_no_lock() {
-    let server = Server::start().unwrap();
-    let proxy = Proxy::in_front_of(&server).unwrap();
-    for way in Way::ALL {
-        for (command, answer) in [
-            ("ZSCORE", ":5\r\n"),
-            ("HGET", ":125\r\n"),
-            ("SISMEMBER", "*0\r\n"),
-        ] {
-            let mut conn = prepare(&server);
-            let untouched = everything(&mut conn).unwrap();
-            let mut through = proxy.connection().unwrap();
-            proxy.at(command).reply(answer);
-            let error = typed_error(buy_sword(way, &mut through)).unwrap();
-            assert!(
-                matches!(error, Error::Redis { .. }),
-                "{way:?} {command}: {error}"
-            );
-            assert_eq!(everything(&mut conn).unwrap(), untouched);
-            assert!(buy_sword(way, &mut through).unwrap());
-        }
-    }
 }
 
 #[test]

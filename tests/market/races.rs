@@ -7,7 +7,7 @@ use crate::common::{
     market::{Way, clear, everything, funds, has, offer, price, run, typed_error, user},
     start,
 };
-use leasehold::{Error, Listing, Purchase};
+use leasehold::{Error, Purchase};
 use redis::Connection;
 
 /// A server, a proxy in front of it, and the way to trade.
@@ -37,63 +37,6 @@ impl Bazaar {
     fn before(&self, command: &str, meanwhile: impl FnOnce(&mut Connection) + Send + 'static) {
         let mut direct = self.server.connection().unwrap();
         self.proxy.at(command).run(move || meanwhile(&mut direct));
-    }
-}
-
-#[test]
-fn a_buyer_who_spends_meanwhile_is_not_overdrawn() {
-    let bazaar = Bazaar::open();
-    for way in Way::ALL {
-        let (mut conn, mut direct) = bazaar.clear();
-        bazaar.before("MULTI", |meanwhile| {
-            run(meanwhile, &["HINCRBY", "users:2", "funds", "-116"]).unwrap();
-        });
-        let refusal = Purchase::NotEnoughMoney {
-            price: 10,
-            funds: 9,
-            retries: 1,
-        };
-        assert_eq!(
-            way.buy(&mut conn, "2", "sword", "1", 10).unwrap(),
-            refusal,
-            "{way:?}"
-        );
-        assert!(bazaar.proxy.happened());
-        assert_eq!(funds(&mut direct, "2").unwrap(), Some(9));
-        assert_eq!(
-            price(&mut direct, "sword", "1").unwrap().as_deref(),
-            Some("10")
-        );
-    }
-}
-
-#[test]
-fn a_buyer_of_two_items_at_once_is_not_overdrawn() {
-    // Not under the market's lock: there the second trade waits for the first.
-    let bazaar = Bazaar::open();
-    for way in [Way::Watch, Way::ItemLock] {
-        let (mut conn, mut direct) = bazaar.clear();
-        offer(&mut direct, "castle", "3", "120").unwrap();
-        bazaar.before("EXEC", move |meanwhile| {
-            assert!(
-                way.buy(meanwhile, "2", "castle", "3", 120)
-                    .unwrap()
-                    .is_bought()
-            );
-        });
-        let refusal = Purchase::NotEnoughMoney {
-            price: 10,
-            funds: 5,
-            retries: 1,
-        };
-        assert_eq!(
-            way.buy(&mut conn, "2", "sword", "1", 10).unwrap(),
-            refusal,
-            "{way:?}"
-        );
-        assert!(bazaar.proxy.happened());
-        assert_eq!(funds(&mut direct, "2").unwrap(), Some(5));
-        assert!(!has(&mut direct, "2", "sword").unwrap());
     }
 }
 
@@ -128,41 +71,6 @@ fn one_of_two_purchases_that_the_funds_cover_once_succeeds() {
 }
 
 #[test]
-fn one_of_two_buyers_gets_the_item() {
-    let (server, mut conn) = start();
-    for way in Way::ALL {
-        for _ in 0..20 {
-            clear(&mut conn).unwrap();
-            offer(&mut conn, "sword", "1", "10").unwrap();
-            for buyer in ["2", "3"] {
-                user(&mut conn, buyer, "10", &[]).unwrap();
-            }
-            let buy = |buyer| {
-                let mut conn = server.connection().unwrap();
-                move || way.buy(&mut conn, buyer, "sword", "1", 10).unwrap()
-            };
-            let outcomes = thread::scope(|scope| {
-                ["2", "3"]
-                    .map(|buyer| scope.spawn(buy(buyer)))
-                    .map(|buyer| buyer.join().unwrap())
-            });
-            assert!(
-                outcomes.iter().any(Purchase::is_bought),
-                "{way:?}: {outcomes:?}"
-            );
-            assert!(
-                outcomes
-                    .iter()
-                    .any(|outcome| matches!(outcome, Purchase::NotForSale { .. })),
-                "{way:?}: {outcomes:?}"
-            );
-            assert_eq!(funds(&mut conn, "1").unwrap(), Some(10));
-            assert!(has(&mut conn, "2", "sword").unwrap() != has(&mut conn, "3", "sword").unwrap());
-        }
-    }
-}
-
-#[test]
 fn an_item_of_the_same_name_that_arrives_meanwhile_is_not_merged() {
     let bazaar = Bazaar::open();
     for way in Way::ALL {
@@ -185,24 +93,6 @@ fn an_item_of_the_same_name_that_arrives_meanwhile_is_not_merged() {
             assert_eq!(funds(&mut direct, "2").unwrap(), Some(125));
             assert!(price(&mut direct, "sword", "1").unwrap().is_some());
         }
-    }
-}
-
-#[test]
-fn an_item_removed_meanwhile_is_not_listed() {
-    let bazaar = Bazaar::open();
-    for way in Way::ALL {
-        let (mut conn, mut direct) = bazaar.clear();
-        bazaar.before("MULTI", |meanwhile| {
-            run(meanwhile, &["SMOVE", "inventory:1", "inventory:3", "ring"]).unwrap();
-        });
-        let refusal = Listing::NotOwned { retries: 1 };
-        assert_eq!(
-            way.list(&mut conn, "ring", "1", 5).unwrap(),
-            refusal,
-            "{way:?}"
-        );
-        assert_eq!(price(&mut direct, "ring", "1").unwrap(), None);
     }
 }
 

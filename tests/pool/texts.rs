@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Server, clients, wait::unless_halted};
+use crate::common::{Server, clients, tell, wait::unless_halted};
 use leasehold::{Error, Locks, Pool, PoolBuilder, Token, acquire_lock, redis, release_lock};
 use redis::{Client, Commands};
 
@@ -180,9 +180,7 @@ fn a_server_with_too_many_clients_for_a_login_says_so() {
     let url = format!("redis://:{SENTINEL}@127.0.0.1:{}/", server.port());
     let client = Client::open(url.as_str()).unwrap();
     let mut only = client.get_connection().unwrap();
-    let mut set = redis::cmd("CONFIG");
-    set.arg("SET").arg("maxclients").arg(1);
-    set.exec(&mut only).unwrap();
+    tell(&mut only, "CONFIG SET maxclients 1");
     let texts = texts(Pool::connect(&url).unwrap().get().unwrap_err());
     assert!(texts.contains("max number of clients reached"), "{texts}");
     assert!(!texts.contains(SENTINEL), "{texts}");

@@ -77,25 +77,6 @@ fn durations() -> impl Strategy<Value = Duration> {
 }
 
 #[test]
-fn a_dead_connection_gives_another_error() {
-    let server = Server::start().unwrap();
-    let token = Token::random();
-    let acquired = acquire_lock(&mut dead_connection(&server), "a", NO_WAIT);
-    assert!(
-        matches!(acquired, Err(Error::Unknown { .. })),
-        "{acquired:?}"
-    );
-    let released = release_lock(&mut dead_connection(&server), "a", &token);
-    assert!(matches!(released, Err(Error::Redis { .. })), "{released:?}");
-    let committed: Result<()> =
-        commit_while_held(&mut dead_connection(&server), "a", &token, |_| {});
-    assert!(
-        matches!(committed, Err(Error::Redis { .. })),
-        "{committed:?}"
-    );
-}
-
-#[test]
 fn an_error_names_the_argument_and_shows_no_token() {
     let secret = "s3cr3t".repeat(100);
     let error = secret.parse::<Token>().unwrap_err();

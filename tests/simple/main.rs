@@ -11,7 +11,6 @@ mod common;
 
 mod acquire;
 mod bad_input;
-mod book_tests;
 mod commit;
 mod end;
 mod exclusion;

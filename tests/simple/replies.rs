@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, error::Error as _, io, sync::Arc, time::Duration};
 
-use crate::common::{Server, start, wait};
+use crate::common::{Server, start, tell, wait};
 use leasehold::{Error, ErrorContext, Result, Token, acquire_lock_with_timeout, commit_while_held};
 use redis::{Commands, Connection, FromRedisValue, Pipeline};
 
@@ -114,10 +114,7 @@ fn a_push_message_is_not_taken_for_an_answer() {
     let mut held = Held::start();
     let url = format!("{}?protocol=resp3", held.server.url());
     held.conn = redis::Client::open(url).unwrap().get_connection().unwrap();
-    redis::cmd("CLIENT")
-        .arg(&["TRACKING", "ON", "BCAST"])
-        .exec(&mut held.conn)
-        .unwrap();
+    tell(&mut held.conn, "CLIENT TRACKING ON BCAST");
     let mut other = held.server.connection().unwrap();
     for n in 1..=3 {
         // The server sends a notification of this write before any other answer.
@@ -245,10 +242,7 @@ fn an_unreadable_answer_is_not_repeated_in_the_error() {
 fn commands_that_break_a_transaction_or_change_the_connection_are_refused() {
     let mut held = Held::start();
     let mut other = held.server.connection().unwrap();
-    let () = redis::cmd("CONFIG")
-        .arg("RESETSTAT")
-        .query(&mut other)
-        .unwrap();
+    tell(&mut other, "CONFIG RESETSTAT");
     let not_taken = "MULTI EXEC DISCARD WATCH UNWATCH SUBSCRIBE PSUBSCRIBE SSUBSCRIBE UNSUBSCRIBE \
         PUNSUBSCRIBE SUNSUBSCRIBE MONITOR CLIENT QUIT RESET HELLO AUTH SELECT multi Exec";
     for command in not_taken.split(' ').chain([""]) {

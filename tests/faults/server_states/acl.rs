@@ -6,7 +6,7 @@ use leasehold::{Error, Token, acquire_lock_with_timeout, release_lock};
 use redis::{Commands, Connection};
 
 use crate::common::{
-    Server,
+    Server, tell,
     world::{self, Function, Kind, LEASE, PASSWORD, WAIT},
 };
 
@@ -63,10 +63,7 @@ impl Bench {
     /// A connection of the user, with the world restored.
     fn anew(&mut self) -> Connection {
         redis::cmd("FLUSHALL").exec(&mut self.operator).unwrap();
-        redis::cmd("SCRIPT")
-            .arg("FLUSH")
-            .exec(&mut self.operator)
-            .unwrap();
+        tell(&mut self.operator, "SCRIPT FLUSH");
         world::seed(&mut self.operator);
         let _: bool = self.operator.persist("lock:spare").unwrap();
         let port = self.server.port();

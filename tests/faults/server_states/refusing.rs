@@ -7,31 +7,26 @@ use std::{
 };
 
 use leasehold::{Error, acquire_lock_with_timeout, commit_while_held, release_lock};
-use redis::{Commands, Connection};
+use redis::Commands;
 
 use crate::common::{
-    Proxy, Server, start,
+    Proxy, Server, start, tell,
     wait::comes_true,
     world::{self, Function, Kind, LEASE, PASSWORD},
 };
 
 /// Calls every function in a bad state of the server, in which the error has one of these words,
 /// and in its good state.
-fn every_function(
-    server: &Server,
-    spoil: fn(&mut Connection),
-    heal: fn(&mut Connection),
-    words: &[&str],
-) {
+fn every_function(server: &Server, spoil: &str, heal: &str, words: &[&str]) {
     let mut operator = server.connection().unwrap();
     let mut conn = server.connection().unwrap();
     for function in world::functions() {
         let what = format!("{} where {}", function.name, words[0]);
         redis::cmd("FLUSHALL").exec(&mut operator).unwrap();
         world::seed(&mut operator);
-        spoil(&mut operator);
+        tell(&mut operator, spoil);
         let called = (function.call)(&mut conn);
-        heal(&mut operator);
+        tell(&mut operator, heal);
         if is_let_through(&function, &called) {
             continue;
         }
@@ -62,53 +57,32 @@ fn assert_refused(error: &anyhow::Error, function: &Function, words: &[&str]) {
     world::assert_tells_no_secret(error);
 }
 
-fn run(conn: &mut Connection, command: &str) {
-    let mut words = command.split(' ');
-    let mut cmd = redis::cmd(words.next().unwrap());
-    words.for_each(|word| {
-        cmd.arg(word);
-    });
-    cmd.exec(conn).unwrap();
-}
-
 #[test]
-fn a_replica_is_read_only() {
+fn a_server_in_a_bad_state_says_so() {
     every_function(
         &Server::start().unwrap(),
-        |conn| run(conn, "REPLICAOF 127.0.0.1 1"),
-        |conn| run(conn, "REPLICAOF NO ONE"),
+        "REPLICAOF 127.0.0.1 1",
+        "REPLICAOF NO ONE",
         &["read only replica"],
     );
-}
-
-#[test]
-fn a_replica_that_has_lost_its_master_refuses_reads_too() {
     every_function(
         &Server::start_with(&["--replica-serve-stale-data", "no"]).unwrap(),
-        |conn| run(conn, "REPLICAOF 127.0.0.1 1"),
-        |conn| run(conn, "REPLICAOF NO ONE"),
+        "REPLICAOF 127.0.0.1 1",
+        "REPLICAOF NO ONE",
         &["Link with MASTER is down", "read only replica"],
     );
-}
-
-#[test]
-fn a_master_without_replicas_refuses_writes() {
     every_function(
         &Server::start().unwrap(),
-        |conn| run(conn, "CONFIG SET min-replicas-to-write 1"),
-        |conn| run(conn, "CONFIG SET min-replicas-to-write 0"),
+        "CONFIG SET min-replicas-to-write 1",
+        "CONFIG SET min-replicas-to-write 0",
         &["Not enough good replicas"],
     );
-}
-
-/// The server then refuses even a DEL in a transaction: a lock stays until it expires, or until
-/// memory is free again.
-#[test]
-fn a_server_out_of_memory_says_so() {
+    // The server then refuses even a DEL in a transaction: a lock stays until it expires, or until
+    // memory is free again.
     every_function(
         &Server::start().unwrap(),
-        |conn| run(conn, "CONFIG SET maxmemory 1"),
-        |conn| run(conn, "CONFIG SET maxmemory 0"),
+        "CONFIG SET maxmemory 1",
+        "CONFIG SET maxmemory 0",
         &["used memory > 'maxmemory'"],
     );
 }
@@ -124,7 +98,7 @@ fn a_server_that_fills_up_midway_moves_nothing() {
         world::seed(&mut operator);
         proxy
             .at("MULTI")
-            .run(move || run(&mut operator, "CONFIG SET maxmemory 1"));
+            .run(move || tell(&mut operator, "CONFIG SET maxmemory 1"));
         if function.kind == Kind::Acquire {
             continue;
         }
@@ -136,7 +110,7 @@ fn a_server_that_fills_up_midway_moves_nothing() {
         assert_refused(&error, &function, &["used memory > 'maxmemory'"]);
         world::assert_conserved(&mut direct, function.name);
         world::assert_locks_end(&mut direct, function.name);
-        run(&mut direct, "CONFIG SET maxmemory 0");
+        tell(&mut direct, "CONFIG SET maxmemory 0");
         world::assert_nothing_is_watched(&mut conn, &mut direct, function.name);
     }
 }
@@ -163,7 +137,7 @@ fn a_server_busy_with_a_script_says_so() {
         let error = (function.call)(&mut conn).unwrap_err();
         assert_refused(&error, &function, &["busy running a script"]);
     }
-    run(&mut operator, "SCRIPT KILL");
+    tell(&mut operator, "SCRIPT KILL");
     script.join().unwrap();
     assert_eq!(world::new_locks(&mut operator), [""; 0]);
     world::assert_conserved(&mut operator, "busy");
@@ -171,23 +145,18 @@ fn a_server_busy_with_a_script_says_so() {
 }
 
 #[test]
-fn a_server_that_requires_a_password_says_so() {
-    let server = Server::start_with(&["--requirepass", PASSWORD]).unwrap();
-    let mut conn = server.connection().unwrap();
-    for function in world::functions() {
-        let error = (function.call)(&mut conn).unwrap_err();
-        assert_refused(&error, &function, &["Authentication required"]);
-    }
-}
-
-#[test]
-fn a_cluster_without_slots_reports_that_it_is_down() {
-    let server = Server::start_with(&["--cluster-enabled", "yes"]).unwrap();
-    let mut conn = server.connection().unwrap();
-    for function in world::functions() {
-        let error = (function.call)(&mut conn).unwrap_err();
+fn a_server_that_serves_nobody_yet_says_so() {
+    for (setting, value, words) in [
+        ("--requirepass", PASSWORD, &["Authentication required"][..]),
         // The server refuses several keys before it looks up their slots.
-        assert_refused(&error, &function, &["not served", "same slot"]);
+        ("--cluster-enabled", "yes", &["not served", "same slot"]),
+    ] {
+        let server = Server::start_with(&[setting, value]).unwrap();
+        let mut conn = server.connection().unwrap();
+        for function in world::functions() {
+            let error = (function.call)(&mut conn).unwrap_err();
+            assert_refused(&error, &function, words);
+        }
     }
 }
 
@@ -233,7 +202,7 @@ fn constantly_flushed_scripts_are_sent_again() {
     let flush = || {
         let mut flushes = 0;
         while !done.load(Ordering::Relaxed) {
-            run(&mut operator, "SCRIPT FLUSH");
+            tell(&mut operator, "SCRIPT FLUSH");
             flushes += 1;
         }
         flushes

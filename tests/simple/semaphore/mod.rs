@@ -9,13 +9,9 @@ mod permits;
 
 use std::time::Duration;
 
-use leasehold::{
-    Result, Token, acquire_fair_semaphore, acquire_semaphore, acquire_semaphore_with_lock,
-    release_fair_semaphore, release_semaphore,
-};
 use redis::{Commands, Connection};
 
-use crate::common::book_semaphore::{Asked, Way};
+use crate::common::book_semaphore::{Asked, Way, acquire, release};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 const DAY: i64 = 24 * 60 * 60 * 1000;
@@ -27,22 +23,6 @@ const ONE: Asked<'static> = Asked {
     limit: 1,
     timeout: TIMEOUT,
 };
-
-fn acquire(conn: &mut Connection, way: Way, asked: &Asked<'_>) -> Result<Option<Token>> {
-    let acquire = match way {
-        Way::Basic => acquire_semaphore,
-        Way::Fair => acquire_fair_semaphore,
-        Way::WithLock => acquire_semaphore_with_lock,
-    };
-    acquire(conn, asked.name, asked.limit, asked.timeout)
-}
-
-fn release(conn: &mut Connection, way: Way, name: &str, token: &Token) -> Result<bool> {
-    match way {
-        Way::Basic => release_semaphore(conn, name, token),
-        Way::Fair | Way::WithLock => release_fair_semaphore(conn, name, token),
-    }
-}
 
 /// Makes a permit older by this many seconds.
 fn age(conn: &mut Connection, name: &str, token: &str, seconds: i64) {

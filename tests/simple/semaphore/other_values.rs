@@ -3,14 +3,8 @@
 use redis::{Commands, Connection};
 
 use super::{ALL, Asked, ONE, acquire, release};
-use crate::common::{State, book_semaphore::Way, clock, start};
+use crate::common::{State, book_semaphore::Way, clock, start, tell};
 use leasehold::{Error, Result, Token, refresh_fair_semaphore};
-
-fn run(conn: &mut Connection, command: &str) {
-    let mut words = command.split(' ');
-    let mut cmd = redis::cmd(words.next().unwrap());
-    cmd.arg(words.collect::<Vec<_>>()).exec(conn).unwrap();
-}
 
 fn is_wrong<T>(answer: &Result<T>, key: &str) -> bool {
     matches!(answer, Err(Error::WrongKind { context, .. }) if context.lock == key)
@@ -47,11 +41,11 @@ fn keys_of_another_type() {
             }
             for way in ways {
                 let creation = creation.replace("KEY", key);
-                run(&mut conn, &creation);
+                tell(&mut conn, &creation);
                 assert_refused(&mut conn, *way, &creation);
             }
             if key == "a" || key == "a:owner" && ways.len() < 3 {
-                run(&mut conn, &creation.replace("KEY", key));
+                tell(&mut conn, &creation.replace("KEY", key));
                 // The other set is unchanged too.
                 let token = Token::random();
                 let other = if key == "a" { "a:owner" } else { "a" };
@@ -80,12 +74,12 @@ fn scores_that_are_not_times_in_seconds_are_not_swept() {
         &millis.to_string(),
     ] {
         for way in ALL {
-            run(&mut conn, &format!("ZADD a {score} ItemA.4"));
+            tell(&mut conn, &format!("ZADD a {score} ItemA.4"));
             assert_refused(&mut conn, way, score);
             // Also next to valid times.
             let held = acquire(&mut conn, way, &ONE).unwrap();
             assert!(held.is_some());
-            run(&mut conn, &format!("ZADD a {score} ItemA.4"));
+            tell(&mut conn, &format!("ZADD a {score} ItemA.4"));
             assert_refused(&mut conn, way, score);
         }
     }
@@ -93,7 +87,7 @@ fn scores_that_are_not_times_in_seconds_are_not_swept() {
     for ahead in [-10_000, 80_000] {
         let asked = Asked { limit: 2, ..ONE };
         for way in ALL {
-            run(
+            tell(
                 &mut conn,
                 &format!("ZADD a {} other", millis / 1000 + ahead),
             );
@@ -109,8 +103,8 @@ fn owners_and_counters_that_are_not_integers() {
     let now = clock::millis(&mut conn) / 1000;
     for way in [Way::Fair, Way::WithLock] {
         for number in ["-1", "1.5", "-inf", "inf"] {
-            run(&mut conn, &format!("ZADD a {now} x"));
-            run(&mut conn, &format!("ZADD a:owner 7 z {number} x"));
+            tell(&mut conn, &format!("ZADD a {now} x"));
+            tell(&mut conn, &format!("ZADD a:owner 7 z {number} x"));
             assert_refused(&mut conn, way, number);
         }
         for counter in ["-1", "x", "1.5", " 1"] {
