@@ -5,7 +5,7 @@ use std::{thread, time::Duration};
 use leasehold::{Lease, Locks, Options, Owner, RenewalState};
 use redis::{Commands, Connection};
 
-use crate::common::{Server, State, wait::unless_halted};
+use crate::common::{Server, State, tell, wait::unless_halted};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(20);
@@ -44,10 +44,7 @@ fn verify_changes_nothing_whatever_the_expiry() {
         let server = Server::start().unwrap();
         let mut conn = server.connection().unwrap();
         // Otherwise the watchdog asks too.
-        redis::cmd("ACL")
-            .arg(&["SETUSER", "default", "-client", "+client|id"])
-            .exec(&mut conn)
-            .unwrap();
+        tell(&mut conn, "ACL SETUSER default -client +client|id");
         let locks = connect(&server);
         for set_end in ENDS {
             in_all_kinds(&locks, |lease, key| {

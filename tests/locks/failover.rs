@@ -21,6 +21,7 @@ use crate::{
     common::{
         LONG, MS, SLACK, Server,
         hold::{CALLS, comes_true, every_kind},
+        tell,
         wait::{tracked_keys, unless_halted},
     },
     connections::{MINUTE, tracked},
@@ -144,8 +145,7 @@ fn the_first_write_after_a_failover_reaches_the_new_master_before_it_returns() {
                 drop(locks);
                 for server in [&old, &new] {
                     let mut conn = server.connection().unwrap();
-                    let mut no_one = redis::cmd("REPLICAOF");
-                    no_one.arg(&["NO", "ONE"]).exec(&mut conn).unwrap();
+                    tell(&mut conn, "REPLICAOF NO ONE");
                     redis::cmd("FLUSHALL").exec(&mut conn).unwrap();
                 }
             }
@@ -156,9 +156,10 @@ fn the_first_write_after_a_failover_reaches_the_new_master_before_it_returns() {
 /// It tells nobody of a change.
 fn untold() -> Server {
     let server = Server::start().unwrap();
-    let mut rules = redis::cmd("ACL");
-    rules.arg(&["SETUSER", "default", "resetchannels"]);
-    rules.exec(&mut server.connection().unwrap()).unwrap();
+    tell(
+        &mut server.connection().unwrap(),
+        "ACL SETUSER default resetchannels",
+    );
     server
 }
 

@@ -16,6 +16,7 @@ use crate::{
     common::{
         LONG, MS, Proxy, SLACK, Server,
         hold::{comes_true, every_kind, leave_the_watchdog_alone},
+        tell,
         wait::{at_once, unless_halted},
     },
     waiting::waiting,
@@ -194,10 +195,7 @@ fn a_set_far_from_its_server_returns_within_a_few_round_trips() {
     at_once([End::Limit, End::Cancelled, End::TakenAway], |end| {
         let mut bench = Bench::new(crate::options());
         let (error, late) = ended(&mut bench, end, |bench| {
-            let () = redis::cmd("SCRIPT")
-                .arg("FLUSH")
-                .exec(&mut bench.server.connection().unwrap())
-                .unwrap();
+            tell(&mut bench.server.connection().unwrap(), "SCRIPT FLUSH");
             bench.proxy.delay_each(150 * MS);
         });
         assert!(is_as_expected(end, &error), "{end:?}: {error:?}");

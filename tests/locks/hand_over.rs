@@ -16,6 +16,7 @@ use redis::{Commands, Connection};
 use crate::common::{
     LONG, MS, Server,
     hold::comes_true,
+    tell,
     wait::{PATIENCE, at_once, calls, comes_true_within, unless_halted},
 };
 
@@ -64,13 +65,10 @@ impl Bench {
 
     /// The server sends no notifications.
     fn keep_silent(&mut self) {
-        redis::cmd("ACL")
-            .arg("SETUSER")
-            .arg("default")
-            .arg(&["-client", "+client|id", "+client|list"])
-            .arg(&["+client|pause", "+client|unpause"])
-            .exec(&mut self.conn)
-            .unwrap();
+        tell(
+            &mut self.conn,
+            "ACL SETUSER default -client +client|id +client|list +client|pause +client|unpause",
+        );
     }
 
     /// This many threads wait in line for the lock; each runs the closure when it has it.

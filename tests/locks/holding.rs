@@ -10,7 +10,7 @@ use redis::{Commands, Connection};
 
 use crate::common::{
     LONG, MS, SLACK, Server,
-    hold::{comes_true, every_kind},
+    hold::{comes_true, every_kind, semaphore},
     wait::{at_once, unless_halted},
 };
 
@@ -135,7 +135,7 @@ fn a_deletion_is_told_at_once() {
 fn a_deletion_after_a_renewal_is_told_at_once() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
-    let options = crate::options().lease(3_000 * MS);
+    let options = crate::options().lease(6_000 * MS);
     let ways = [false, true];
     let cases = ways.map(|by_hand| every_kind(&locks).map(|lock| (lock, by_hand)));
     at_once(cases.into_iter().flatten(), |(lock, by_hand)| {
@@ -145,6 +145,7 @@ fn a_deletion_after_a_renewal_is_told_at_once() {
             "bare" => locks.lock(&name).with(Options::new().fencing(false)),
             "reentrant" => locks.reentrant(&name),
             "read" => locks.read(&name),
+            "semaphore" => semaphore(&locks, &name, 1),
             _ => locks.write(&name),
         };
         let lease = lock.with(options.clone()).acquire(LONG).unwrap();
@@ -152,7 +153,7 @@ fn a_deletion_after_a_renewal_is_told_at_once() {
             thread::sleep(150 * MS); // armed
             lease.renew(LONG).unwrap();
         } else {
-            let renewed = || lease.remaining() > 2_900 * MS;
+            let renewed = || lease.remaining() > 5_900 * MS;
             assert!(comes_true(|| !renewed()) && comes_true(renewed));
         }
         thread::sleep(150 * MS);

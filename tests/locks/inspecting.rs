@@ -1,42 +1,21 @@
-//! Inspection and force release, events, and keys with another prefix.
+//! Inspection and force release, and keys with another prefix.
 
 use std::{
-    sync::{Arc, Mutex},
     thread,
     time::{Duration, SystemTime},
 };
 
-use leasehold::{
-    Error, Events, Locks, Owner, Pool, Token, acquire_lock, acquire_lock_with_timeout,
-    event::{Acquired, Contended, Lost, Released, RenewalFailed, Renewed},
-};
+use leasehold::{Error, Owner, Token, acquire_lock, acquire_lock_with_timeout};
 use redis::Commands;
 
 use crate::{
-    attacks::hooks::without_words,
+    bench,
     common::{
-        LONG, MS, Proxy, Server, State,
+        LONG, MS, Proxy, State,
         hold::{comes_true, every_kind},
-        wait::{at_once, unless_halted},
+        wait::unless_halted,
     },
 };
-
-fn bench() -> (Server, Locks, redis::Connection) {
-    let server = Server::start().unwrap();
-    let locks = crate::connect(&server.url());
-    let conn = server.connection().unwrap();
-    (server, locks, conn)
-}
-
-#[test]
-fn a_free_lock_is_held_by_nobody() {
-    unless_halted(|| {
-        let (_server, locks, _conn) = bench();
-        let seen = locks.lock("a").inspect().unwrap();
-        assert!(!seen.is_held() && !seen.is_foreign() && seen.holders().is_empty());
-        assert_eq!((seen.waiting_here(), seen.waiting_writers()), (0, 0));
-    });
-}
 
 #[test]
 fn inspect_shows_the_holder_of_each_kind() {
@@ -193,6 +172,10 @@ fn force_release_returns_the_holder() {
             assert_eq!(taken.fencing_token(), lease.fencing_token());
             assert!(matches!(lease.verify(), Err(Error::Lost { .. })));
             assert!(!lock.force_release().unwrap().is_held(), "nobody had it");
+            // A semaphore has no use for its companion without holders.
+            let companion = format!("{{lock:{}}}:lease", lock.name());
+            let is_kept: bool = conn.exists(companion).unwrap();
+            assert!(!is_kept || lock.name() != "semaphore");
         }
         let readers = [(); 3].map(|()| locks.read("a").acquire(LONG).unwrap());
         assert_eq!(locks.read("a").force_release().unwrap().holders().len(), 3);
@@ -276,110 +259,4 @@ fn another_prefix_is_another_key() {
         let lock = locks.lock("{tag}a").with(crate::options().prefix(""));
         assert!(matches!(lock.try_acquire(), Err(Error::Invalid { .. })));
     });
-}
-
-#[derive(Default)]
-struct Heard(Mutex<Vec<String>>);
-
-impl Heard {
-    fn note(&self, what: &str, lock: &str) {
-        self.0.lock().unwrap().push(format!("{what} {lock}"));
-    }
-
-    fn times(&self, what: &str) -> usize {
-        let heard = self.0.lock().unwrap();
-        heard.iter().filter(|heard| heard.starts_with(what)).count()
-    }
-}
-
-impl Events for Heard {
-    fn acquired(&self, acquired: &Acquired<'_>) {
-        assert!(acquired.attempts() > 0 && acquired.fencing_token().is_some());
-        self.note("acquired", acquired.lock());
-    }
-    fn contended(&self, contended: &Contended<'_>) {
-        assert!(contended.waited() >= 50 * MS);
-        self.note("contended", contended.lock());
-    }
-    fn released(&self, released: &Released<'_>) {
-        self.note("released", released.lock());
-    }
-    fn renewed(&self, renewed: &Renewed<'_>) {
-        assert!(!renewed.remaining().is_zero());
-        self.note("renewed", renewed.lock());
-    }
-    fn renewal_failed(&self, failed: &RenewalFailed<'_>) {
-        self.note("failed", failed.lock());
-    }
-    fn lost(&self, lost: &Lost<'_>) {
-        self.note("lost", lost.lock());
-    }
-}
-
-/// Runs concurrently: each mostly waits.
-#[test]
-fn who_is_notified() {
-    let cases: [fn(); 2] = [
-        hooks_hear_of_everything_once,
-        a_hook_that_panics_stays_without_consequences,
-    ];
-    at_once(cases, |case| case());
-}
-
-fn hooks_hear_of_everything_once() {
-    let server = Server::start().unwrap();
-    let mut conn = server.connection().unwrap();
-    // If the server stops while the listener checks the watchdog's connection, the listener waits
-    // for a third of the lease and then for a new connection. This must end before the lease, so
-    // that a thread is there to report the failed renewal.
-    let pool = Pool::builder().connect_timeout(1_000 * MS);
-    let locks = crate::connect_with(&server.url(), pool);
-    let heard = Arc::new(Heard::default());
-    let options = crate::options().lease(3_600 * MS).events(heard.clone());
-    let lock = locks.lock("a").with(options);
-    let lease = lock.acquire(LONG).unwrap();
-    assert!(matches!(
-        lock.acquire(50 * MS),
-        Err(Error::Contended { .. })
-    ));
-    assert!(comes_true(|| heard.times("renewed") >= 2));
-    assert_eq!(
-        (heard.times("acquired a"), heard.times("contended a")),
-        (1, 1)
-    );
-    lease.release().unwrap();
-    assert_eq!((heard.times("released a"), heard.times("lost")), (1, 0));
-
-    let lease = lock.acquire(LONG).unwrap();
-    server.freeze().unwrap();
-    assert!(comes_true(|| heard.times("failed a") >= 1));
-    server.thaw().unwrap();
-    let () = conn.del("lock:a").unwrap();
-    assert!(comes_true(|| heard.times("lost a") == 1));
-    drop(lease);
-    assert_eq!((heard.times("lost a"), heard.times("released a")), (1, 2));
-}
-
-fn a_hook_that_panics_stays_without_consequences() {
-    struct Panics;
-    impl Events for Panics {
-        fn acquired(&self, _: &Acquired<'_>) {
-            panic!("on purpose");
-        }
-        fn renewed(&self, _: &Renewed<'_>) {
-            panic!("on purpose");
-        }
-        fn lost(&self, _: &Lost<'_>) {
-            panic!("on purpose");
-        }
-    }
-    // A panic with a backtrace takes time, and delays the renewal that reports it.
-    without_words();
-    let (_server, locks, mut conn) = bench();
-    let options = crate::options().lease(3_600 * MS).events(Arc::new(Panics));
-    let lease = locks.lock("a").with(options).acquire(LONG).unwrap();
-    thread::sleep(4_000 * MS);
-    assert!(lease.is_held());
-    let () = conn.del("lock:a").unwrap();
-    assert!(lease.lost().wait_for(LONG));
 }

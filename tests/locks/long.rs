@@ -1,70 +1,17 @@
-//! Crowds and long runs: `cargo test --release --test locks -- --ignored --skip holds_until`. Each
-//! has a small version that always runs.
+//! Long runs: `cargo test --release --test locks long:: -- --ignored`.
 
 use std::{
     collections::HashSet,
-    fs,
-    sync::atomic::{AtomicUsize, Ordering},
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
 
 use leasehold::Pool;
 use redis::Commands;
 
-use crate::common::{MS, Server, hold::comes_true, wait::unless_halted};
+use crate::common::{MS, Server, hold::comes_true};
 
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Number of turns per thread in a crowd.
-const TURNS: usize = 10;
-
-/// All queue together, again and again: no thread is passed over.
-fn a_crowd_is_served_in_turn(threads: usize) {
-    let server = Server::start().unwrap();
-    let locks = crate::connect(&server.url());
-    let lock = locks.lock("a");
-    let grants = AtomicUsize::new(0);
-    let turn = || {
-        let before = grants.load(Ordering::SeqCst);
-        let lease = lock.acquire(PATIENCE).unwrap();
-        let passed_by = grants.fetch_add(1, Ordering::SeqCst) - before;
-        lease.release().unwrap();
-        passed_by
-    };
-    for round in 1..=3 {
-        let first = lock.acquire(PATIENCE).unwrap();
-        thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(turn);
-            }
-            assert!(comes_true(
-                || lock.inspect().unwrap().waiting_here() == threads
-            ));
-            first.release().unwrap();
-        });
-        assert_eq!(grants.load(Ordering::SeqCst), round * threads);
-    }
-    let longest = thread::scope(|scope| {
-        let turns = || (0..TURNS).map(|_| turn()).max();
-        let all: Vec<_> = (0..threads).map(|_| scope.spawn(turns)).collect();
-        let longest = all.into_iter().map(|thread| thread.join().unwrap());
-        longest.max().flatten().unwrap()
-    });
-    // In between each of the others has one turn, and more if a thread was not scheduled before it
-    // queued.
-    assert!(longest < 4 * threads, "{longest}");
-}
-
-#[test]
-fn a_hundred_are_served_in_turn() {
-    unless_halted(|| a_crowd_is_served_in_turn(100));
-}
-
-#[test]
-#[ignore = "a thousand threads: cargo test --test locks a_thousand_are -- --ignored"]
-fn a_thousand_are_served_in_turn() {
-    a_crowd_is_served_in_turn(1_000);
-}
 
 /// Acquires and releases by eight threads on many locks leave everything as before.
 fn nothing_is_left_behind(pairs: usize, names: usize) {
@@ -155,26 +102,6 @@ fn a_million_pairs_leave_nothing_behind() {
 #[ignore = "must run alone because it counts all threads: cargo test --test locks ten_thousand -- --ignored"]
 fn ten_thousand_pairs_leave_nothing_behind() {
     nothing_is_left_behind(10_000, 100);
-}
-
-#[test]
-#[ignore = "ten seconds: cargo test --test locks a_thousand_waiters -- --ignored"]
-fn a_thousand_waiters_on_a_pool_of_one_lose_no_lease() {
-    let server = Server::start().unwrap();
-    let locks = crate::connect_with(&server.url(), Pool::builder().max_size(1))
-        .with(crate::options().lease(300 * MS));
-    let lease = locks.lock("a").acquire(PATIENCE).unwrap();
-    thread::scope(|scope| {
-        for _ in 0..1_000 {
-            scope.spawn(|| assert!(locks.lock("a").acquire(Duration::from_secs(11)).is_err()));
-        }
-        let started = Instant::now();
-        while started.elapsed() < Duration::from_secs(10) {
-            assert!(lease.is_held());
-            thread::sleep(5 * MS);
-        }
-    });
-    lease.release().unwrap();
 }
 
 /// From the deletion to the signal, at any age of the lease; the watchdog has not yet read those

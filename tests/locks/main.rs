@@ -32,7 +32,6 @@ mod intents;
 mod late;
 mod long;
 mod loss;
-mod lost_answers;
 mod merging;
 mod once;
 mod outstanding;
@@ -59,3 +58,11 @@ mod waiting;
 mod wake_ups;
 
 use common::locks::{connect, connect_with, options};
+
+/// A server, locks on it, and another client's connection.
+fn bench() -> (common::Server, leasehold::Locks, redis::Connection) {
+    let server = common::Server::start().unwrap();
+    let locks = connect(&server.url());
+    let conn = server.connection().unwrap();
+    (server, locks, conn)
+}

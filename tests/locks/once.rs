@@ -15,6 +15,7 @@ use redis::{Commands, Connection};
 use crate::common::{
     LONG, MS, Proxy, SLACK, Server,
     hold::{comes_true, every_kind, leave_the_watchdog_alone},
+    tell,
     wait::{at_once, unless_halted},
 };
 
@@ -144,9 +145,7 @@ fn a_run_that_failed_panicked_or_lost_its_lock_is_not_marked() {
             assert!(lease.lost().wait_for(LONG));
         });
         taken(&|_| {
-            redis::cmd("FLUSHALL")
-                .exec(&mut server.connection().unwrap())
-                .unwrap();
+            tell(&mut server.connection().unwrap(), "FLUSHALL");
         });
         let short = Options::new().lease(500 * MS).renewal(false);
         let done = lock.clone().with(short).run_once(HOUR, LONG, |lease| {
@@ -156,25 +155,6 @@ fn a_run_that_failed_panicked_or_lost_its_lock_is_not_marked() {
         assert_eq!(outcome(&done), "run, lost");
         assert!(!other.exists::<_, bool>(MARK).unwrap());
         assert_eq!(once(&lock, HOUR), "run");
-    });
-}
-
-#[test]
-fn a_run_longer_than_its_lease_is_lost_even_without_a_free_connection() {
-    unless_halted(|| {
-        let (server, _, mut conn) = start();
-        let pool = Pool::builder().max_size(1).get_timeout(500 * MS);
-        let pool = pool.connect(&server.url()).unwrap();
-        let short = Options::new().lease(500 * MS).renewal(false);
-        let lock = Locks::new(&pool).unwrap().lock("a").with(short);
-        let mut lent = None;
-        let done = lock.run_once(HOUR, LONG, |lease| {
-            lent = Some(pool.get().unwrap());
-            assert!(comes_true(|| !lease.is_held()));
-            Ok::<_, ()>(())
-        });
-        assert_eq!(outcome(&done), "run, lost");
-        assert!(!conn.exists::<_, bool>(MARK).unwrap());
     });
 }
 

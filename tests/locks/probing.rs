@@ -13,7 +13,7 @@ use leasehold::{
 
 use crate::common::{
     Fake, MS, SLACK, Server, clients::count, fake::TRICKLE, hold::comes_true, monitor::Monitor,
-    wait::at_once,
+    tell, wait::at_once,
 };
 
 const TOPICS: [&str; 9] = [
@@ -295,18 +295,10 @@ fn no_password_and_no_user_is_printed() {
         .unwrap()
         .get_connection()
         .unwrap();
-    redis::cmd("ACL")
-        .arg(&[
-            "SETUSER",
-            "sEcret-2",
-            "on",
-            ">sEcret-3",
-            "~sEcret-4*",
-            "+eval",
-            "+evalsha",
-        ])
-        .exec(conn)
-        .unwrap();
+    tell(
+        conn,
+        "ACL SETUSER sEcret-2 on >sEcret-3 ~sEcret-4* +eval +evalsha",
+    );
     for login in [":sEcret-1", "sEcret-2:sEcret-3"] {
         let probe = probe(&format!("redis://{login}@127.0.0.1:{}/", server.port()));
         let text = format!("{probe} {probe:?}");

@@ -97,28 +97,6 @@ fn a_transient_refusal_does_not_end_a_wait() {
 }
 
 #[test]
-fn a_wait_continues_while_the_server_is_full() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let mut conn = server.connection().unwrap();
-        let mut limit = |bytes: u32| {
-            let mut set = redis::cmd("CONFIG");
-            set.arg(&["SET", "maxmemory"]).arg(bytes).exec(&mut conn)
-        };
-        limit(1).unwrap();
-        let lock = crate::connect(&server.url()).lock("a");
-        let refused = lock.acquire(300 * MS).unwrap_err();
-        assert!(matches!(refused, Error::Redis { .. }), "{refused:?}");
-        thread::scope(|scope| {
-            let waiter = scope.spawn(|| lock.acquire(LONG));
-            assert!(comes_true(|| lock.inspect().unwrap().waiting_here() == 1));
-            limit(0).unwrap();
-            drop(waiter.join().unwrap().unwrap());
-        });
-    });
-}
-
-#[test]
 fn a_wait_may_begin_before_the_server_is_up() {
     unless_halted(|| {
         let mut server = Server::start().unwrap();

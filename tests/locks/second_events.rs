@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, Lock, LockSet, Result};
+use leasehold::{Error, Lock, LockSet, Options, Result};
 use redis::Commands;
 
 use crate::common::{
@@ -66,7 +66,7 @@ const FAULTS: [Faults; 11] = [
 /// are in place.
 type Call = fn(&Lock, &LockSet, &dyn Fn()) -> Result<()>;
 
-const CALLS: [(&str, Call); 7] = [
+const CALLS: [(&str, Call); 8] = [
     ("try_acquire", |lock, _, faults| {
         faults();
         lock.try_acquire().map(drop)
@@ -84,6 +84,12 @@ const CALLS: [(&str, Call); 7] = [
         let lease = lock.acquire(LONG)?;
         faults();
         lease.release()
+    }),
+    ("drop", |lock, _, faults| {
+        let lease = lock.acquire(LONG)?;
+        faults();
+        drop(lease);
+        Ok(())
     }),
     ("try_acquire of a set", |_, set, faults| {
         faults();
@@ -122,7 +128,7 @@ fn a_call_sent_again_is_done_or_unknown_and_leaves_no_lock() {
                 drop(lock.acquire(LONG).unwrap());
                 assert!(comes_true(|| !conn.exists::<_, bool>(&key).unwrap()));
                 let faults = || {
-                    if name.starts_with("re") {
+                    if name.starts_with("re") || name == "drop" {
                         // The watchdog has read it on its own connection.
                         let mut conn = server.connection().unwrap();
                         assert!(comes_true(|| tracked_keys(&mut conn).unwrap() > 0));
@@ -135,7 +141,7 @@ fn a_call_sent_again_is_done_or_unknown_and_leaves_no_lock() {
                 let told = call(&lock, &set, &faults);
                 let is_unknown = matches!(told, Err(Error::Unknown { .. }));
                 let waits = name == "acquire" && fault != "refused" && fault != "of another kind";
-                let is_done = told.is_ok() && (may_know || waits);
+                let is_done = told.is_ok() && (may_know || waits || name == "drop");
                 // A key of another kind proves that a hold has ended, whatever became of its renewal.
                 let is_lost = name.starts_with("renew")
                     && fault == "of another kind"
@@ -147,5 +153,32 @@ fn a_call_sent_again_is_done_or_unknown_and_leaves_no_lock() {
                 assert!(comes_true(is_free), "{what}: not released");
             }
         });
+    }
+}
+
+#[test]
+fn what_too_few_replicas_have_is_given_back_though_the_server_refuses_at_first() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::in_front_of(&server).unwrap();
+    let mut conn = server.connection().unwrap();
+    for lock in every_kind(&crate::connect(&proxy.url())) {
+        lock.acquire(LONG).unwrap().release().unwrap();
+        let key = format!("lock:{}", lock.name());
+        // The first one is the acquire, unless that is a plain `SET`, and the next the release.
+        let releases = if lock.name() == "bare" { 1 } else { 2 };
+        let give_back = proxy.at("EVALSHA").about(&key).nth(releases);
+        give_back.refuse("LOADING not yet");
+        let acquired = lock
+            .clone()
+            // Longer than the wait, so it does not expire.
+            .with(Options::new().lease(10 * LONG).replicas(1, MS))
+            .try_acquire();
+        assert!(
+            matches!(acquired, Err(Error::TooFewReplicas { .. })),
+            "{acquired:?}"
+        );
+        assert!(proxy.happened());
+        let free = || !conn.exists::<_, bool>(&key).unwrap();
+        assert!(comes_true(free), "{key}: not released");
     }
 }

@@ -1,7 +1,6 @@
 //! Sets with a lost lock, with invalid options, and on a silent server.
 
 use std::{
-    panic::{self, AssertUnwindSafe},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -11,6 +10,7 @@ use leasehold::{Error, LockSet, Locks, Options, Pool};
 use redis::Commands;
 
 use crate::{
+    bench,
     common::{
         LONG, MS, Proxy, SLACK, Server,
         hold::{comes_true, leave_the_watchdog_alone},
@@ -20,13 +20,6 @@ use crate::{
 };
 
 const BOTH: [&str; 2] = ["b", "a"];
-
-fn bench() -> (Server, Locks, redis::Connection) {
-    let server = Server::start().unwrap();
-    let locks = crate::connect(&server.url());
-    let conn = server.connection().unwrap();
-    (server, locks, conn)
-}
 
 /// Locks that wait for an answer no longer than `answer`, on this many connections.
 fn impatient(url: &str, answer: Duration, connections: u32) -> Locks {
@@ -243,29 +236,6 @@ fn each_lock_is_watched_until_it_is_written() {
             assert!(error.context().is_some_and(|context| context.lock == name));
             assert!(!conn.exists::<_, bool>("value").unwrap());
         }
-    });
-}
-
-#[test]
-fn a_panic_in_a_transaction_leaves_nothing_watched_and_all_held() {
-    unless_halted(|| {
-        let (server, _, mut conn) = bench();
-        let locks = impatient(&server.url(), LONG, 1);
-        let leases = locks.all_of(BOTH).acquire(LONG).unwrap();
-        let attempt = AssertUnwindSafe(|| {
-            leases.transaction(&["value"], |conn, _| -> leasehold::Result<()> {
-                let _: Option<u64> = conn.get("value")?;
-                panic!("inside")
-            })
-        });
-        assert!(panic::catch_unwind(attempt).is_err());
-        let () = conn.set("value", 7).unwrap();
-        let read = leases.transaction(&["value"], |conn, pipe| {
-            pipe.incr("value", 1);
-            Ok(conn.get::<_, u64>("value")?)
-        });
-        assert_eq!(read.unwrap(), 7);
-        leases.release().unwrap();
     });
 }
 

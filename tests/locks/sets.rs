@@ -6,12 +6,13 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Error, Leases, LockSet, Locks, LostReason, Options};
+use leasehold::{Error, Leases, LockSet, LostReason, Options};
 use redis::Commands;
 
 use crate::{
+    bench,
     common::{
-        LONG, MS, Server,
+        LONG, MS,
         hold::{comes_true, every_kind},
         wait::unless_halted,
     },
@@ -19,13 +20,6 @@ use crate::{
 };
 
 const BOTH: [&str; 2] = ["b", "a"];
-
-fn bench() -> (Server, Locks, redis::Connection) {
-    let server = Server::start().unwrap();
-    let locks = crate::connect(&server.url());
-    let conn = server.connection().unwrap();
-    (server, locks, conn)
-}
 
 fn keys(conn: &mut redis::Connection) -> Vec<String> {
     let mut keys: Vec<String> = conn.keys("lock:*").unwrap();

@@ -104,31 +104,6 @@ fn each_wait_and_each_hold_is_a_span_that_closes() {
     assert!(tokens.iter().all(|token| !text.contains(token)), "{text}");
 }
 
-/// At the usual level of production.
-#[test]
-fn an_outage_is_logged_with_its_causes_and_less_and_less() {
-    let lines = logged(Level::INFO, || {
-        let away = Locks::connect("redis://127.0.0.1:1/")
-            .unwrap()
-            .with(options());
-        let span = tracing::info_span!("ours").entered();
-        for _ in 0..20 {
-            assert!(away.lock("a").try_acquire().is_err());
-        }
-        span.exit();
-    });
-    let rows: Vec<_> = lines
-        .iter()
-        .filter_map(|line| line.split_once("in_a_row="))
-        .map(|(before, row)| {
-            let is_whole = before.contains("WARN ours:") && before.contains("refused");
-            assert!(is_whole && !before.contains("wait{"), "{before}");
-            row
-        })
-        .collect();
-    assert_eq!(rows, ["1", "2", "4", "8", "16"], "{lines:?}");
-}
-
 #[test]
 fn a_wait_through_an_outage_is_logged_before_it_ends() {
     let lines = logged(Level::INFO, || {

@@ -53,29 +53,6 @@ fn an_unfenced_lock_is_one_set_and_leaves_nothing() {
 }
 
 #[test]
-fn it_is_renewed_and_inspected_like_any_other_but_without_a_holder_name() {
-    unless_halted(|| {
-        let (_server, locks, mut conn) = start();
-        let lock = locks.lock("a").with(unfenced().lease(3_600 * MS));
-        let lease = lock.acquire(LONG).unwrap();
-        thread::sleep(4_000 * MS);
-        lease.verify().unwrap();
-        lease.renew(LONG).unwrap();
-        let seen = lock.inspect().unwrap();
-        let [holder] = seen.holders() else {
-            panic!("{seen:?}");
-        };
-        assert_eq!(holder.token(), Some(lease.token()));
-        assert!(holder.remaining().unwrap() > LONG / 2);
-        assert!(holder.owner().is_none() && holder.since().is_none());
-        assert_eq!(holder.fencing_token(), None);
-        assert_eq!(keys(&mut conn), ["lock:a"]);
-        let () = conn.del("lock:a").unwrap();
-        assert!(lease.lost().wait_for(LONG));
-    });
-}
-
-#[test]
 fn fenced_and_unfenced_locks_exclude_and_wake_each_other() {
     unless_halted(|| {
         let (server, locks, _conn) = start();

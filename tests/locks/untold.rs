@@ -12,6 +12,7 @@ use crate::{
     common::{
         LONG, MS, Proxy, Server,
         hold::comes_true,
+        tell,
         wait::{in_time, tracked_keys, unless_halted},
     },
     faults::kill,
@@ -177,8 +178,7 @@ fn a_waiter_polls_each_second_after_a_swap_of_databases() {
             // A lock without an end.
             let () = conn.set("lock:b", "somebody").unwrap();
             all_are_woken(&[&a, &b], || {
-                let mut swap = redis::cmd("SWAPDB");
-                swap.arg(0).arg(1).exec(&mut conn).unwrap();
+                tell(&mut conn, "SWAPDB 0 1");
             })
         });
     });
@@ -211,9 +211,7 @@ fn a_holder_learns_of_a_loss_within_a_third_of_its_lease() {
         let lock = crate::connect(&server.url()).with(options).lock("a");
         let lease = lock.acquire(LONG).unwrap();
         thread::sleep(100 * MS); // read by the watchdog
-        let mut swap = redis::cmd("SWAPDB");
-        swap.arg(0).arg(1);
-        swap.exec(&mut server.connection().unwrap()).unwrap();
+        tell(&mut server.connection().unwrap(), "SWAPDB 0 1");
         assert!(lease.lost().wait_for(1_500 * MS));
     });
 }

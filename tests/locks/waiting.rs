@@ -16,6 +16,7 @@ use redis::Commands;
 use crate::common::{
     LONG, MS, Proxy, SLACK, Server,
     hold::comes_true,
+    tell,
     wait::{at_once, tracked_keys, unless_halted},
 };
 
@@ -182,9 +183,7 @@ fn whatever_frees_a_lock_wakes_a_waiter() {
                 let () = server.connection().unwrap().del("lock:a").unwrap();
             }),
             ("a flush", |server, _| {
-                redis::cmd("FLUSHALL")
-                    .exec(&mut server.connection().unwrap())
-                    .unwrap();
+                tell(&mut server.connection().unwrap(), "FLUSHALL");
             }),
             ("another name", |server, _| {
                 let () = server.connection().unwrap().rename("lock:a", "b").unwrap();

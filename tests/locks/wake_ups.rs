@@ -13,6 +13,7 @@ use crate::{
     common::{
         Proxy, SLACK, Server,
         hold::{comes_true, every_kind},
+        tell,
         wait::{at_once, in_time, told_of_keys, unless_halted},
     },
     waiting::waiting,
@@ -65,10 +66,10 @@ fn a_wake_up_during_a_grant_wakes_the_next_waiter() {
 fn the_next_waiter_gets_an_expired_lock_without_a_message() {
     unless_halted(|| {
         let server = Server::start().unwrap();
-        redis::cmd("ACL")
-            .arg(&["SETUSER", "default", "-client", "+client|id"])
-            .exec(&mut server.connection().unwrap())
-            .unwrap();
+        tell(
+            &mut server.connection().unwrap(),
+            "ACL SETUSER default -client +client|id",
+        );
         let lease = 1_000 * MS;
         let dying = Options::new().lease(lease).renewal(false);
         let lock = Locks::connect(&server.url()).unwrap().lock("a").with(dying);

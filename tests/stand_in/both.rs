@@ -16,7 +16,7 @@ use leasehold::{
 
 use crate::{
     common::{
-        LONG, MS, SLACK,
+        LONG, MS,
         hold::{comes_true, every_kind},
         wait::{TOO_SLOW, at_once},
     },
@@ -25,18 +25,6 @@ use crate::{
 
 fn waits(lock: &Lock, count: usize) -> bool {
     comes_true(|| lock.inspect().unwrap().waiting_here() == count)
-}
-
-#[test]
-fn contention_is_reported_in_time() {
-    on_both(|world| {
-        let (ours, theirs) = (world.locks(), world.locks());
-        let _held = theirs.lock("a").acquire(LONG).unwrap();
-        let asked = Instant::now();
-        let came = [0, 50].map(|wait| told(&ours.lock("a").acquire(wait * MS)));
-        assert!(asked.elapsed() >= 50 * MS && asked.elapsed() < 50 * MS + SLACK);
-        (came, ours.lock("a").try_acquire().unwrap().is_none())
-    });
 }
 
 #[test]
@@ -122,20 +110,6 @@ fn a_lease_ends_unless_it_is_renewed() {
             let reason = lease.lost().reason();
             (lease.is_held(), reason, told(&lease.release()), next)
         })
-    });
-}
-
-#[test]
-fn an_expired_lock_can_be_neither_ended_nor_stolen() {
-    on_both(|world| {
-        let options = Options::new().lease(50 * MS).renewal(false);
-        let locks = world.locks().with(options);
-        let had = [locks.read("a"), locks.lock("b")].map(|lock| lock.acquire(LONG).unwrap());
-        world.pass(100 * MS);
-        let expired = ["a", "b"].map(|name| world.expire(name));
-        world.steal(&locks.lock("a"));
-        drop(had);
-        (expired, told(&locks.lock("a").acquire(MS)))
     });
 }
 
@@ -280,25 +254,6 @@ fn a_writer_that_gives_up_lets_readers_in() {
 }
 
 #[test]
-fn an_owner_may_enter_again_and_releases_as_often() {
-    on_both(|world| {
-        let owner = |name| Options::new().owner(Owner::new(name).unwrap());
-        let locks = world.locks();
-        let mine = locks.reentrant("a").with(owner("me"));
-        let yours = locks.reentrant("a").with(owner("you"));
-        let (first, second) = (mine.acquire(LONG).unwrap(), mine.acquire(LONG).unwrap());
-        let same = first.fencing_token() == second.fencing_token();
-        let busy = [
-            told(&yours.acquire(MS)),
-            told(&first.release()),
-            told(&yours.acquire(MS)),
-        ];
-        second.release().unwrap();
-        (same, busy, told(&yours.acquire(MS)))
-    });
-}
-
-#[test]
 fn an_outage_is_reported_and_repaired_later() {
     on_both(|world| {
         // A process with a connection cannot know whether its first attempt was executed.
@@ -329,27 +284,6 @@ fn invalid_locks_are_refused() {
         let long = "x".repeat(513);
         let names = ["", "{", "a:lease", &long].map(|name| told(&locks.lock(name).try_acquire()));
         (names, told(&locks.lock("a").inspect()))
-    });
-}
-
-#[test]
-fn two_kinds_with_one_name_are_an_error() {
-    on_both(|world| {
-        let locks = world.locks();
-        let all = || {
-            [
-                locks.lock("a"),
-                locks.reentrant("a"),
-                locks.read("a"),
-                locks.write("a"),
-            ]
-        };
-        all().map(|held| {
-            let lease = held.acquire(LONG).unwrap();
-            let others = all().map(|lock| told(&lock.acquire(MS)));
-            lease.release().unwrap();
-            others
-        })
     });
 }
 

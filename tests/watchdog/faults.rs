@@ -13,25 +13,18 @@ use std::{
 use crate::common::{
     MS, Proxy, Server,
     hold::{comes_true, take},
+    locks::within,
     proxy::Point,
+    tell,
     wait::{at_once, comes_true_within},
 };
-use leasehold::{Error, LostReason, Pool, Renewal, RenewalState, Watchdog, redis::Connection};
+use leasehold::{Error, LostReason, Renewal, RenewalState, Watchdog, redis::Connection};
 use redis::Commands;
 
 /// Two thirds of it are longer than any pause of a busy machine that a test has to tolerate.
 const LEASE: Duration = Duration::from_millis(2_100);
 
 type Arm = fn(Point<'_>);
-
-/// A pool with this I/O time-out.
-fn pool(url: &str, io_timeout: Duration) -> Pool {
-    Pool::builder()
-        .io_timeout(io_timeout)
-        .connect_timeout(io_timeout)
-        .build(&redis::Client::open(url).unwrap())
-        .unwrap()
-}
 
 /// Locks that the watchdog renews, one lease each, and a connection around the proxy.
 struct Bench {
@@ -45,7 +38,7 @@ struct Bench {
 fn bench(locks: usize, io_timeout: Duration) -> Bench {
     let server = Server::start().unwrap();
     let proxy = Proxy::in_front_of(&server).unwrap();
-    let watchdog = Watchdog::new(&pool(&proxy.url(), io_timeout)).unwrap();
+    let watchdog = Watchdog::new(&within(io_timeout).connect(&proxy.url()).unwrap()).unwrap();
     let mut conn = server.connection().unwrap();
     // A short time-out may end before a busy machine answers.
     let tries = if io_timeout < 1_000 * MS { 5 } else { 1 };
@@ -126,10 +119,7 @@ fn a_killed_connection_costs_nothing() {
 fn forgotten_scripts_are_taught_again() {
     let mut bench = bench(3, 2_000 * MS);
     let ((), traffic) = bench.proxy.traffic_of(|| {
-        redis::cmd("SCRIPT")
-            .arg("FLUSH")
-            .exec(&mut bench.conn)
-            .unwrap();
+        tell(&mut bench.conn, "SCRIPT FLUSH");
         let flushed = Instant::now();
         while flushed.elapsed() < LEASE {
             thread::sleep(5 * MS);
@@ -205,16 +195,10 @@ fn faults_that_it_does_not_survive() {
 fn the_refusal_of_one_delays_no_other() {
     let mut bench = bench(2, 2_000 * MS);
     // From now on the watchdog has no access to the key of one of them.
-    redis::cmd("ACL")
-        .arg(&[
-            "SETUSER",
-            "default",
-            "resetkeys",
-            "~lock:lock1",
-            "~{lock:lock1}:lease",
-        ])
-        .exec(&mut bench.conn)
-        .unwrap();
+    tell(
+        &mut bench.conn,
+        "ACL SETUSER default resetkeys ~lock:lock1 ~{lock:lock1}:lease",
+    );
     assert!(comes_true(
         || bench.renewals[0].state() == RenewalState::Unknown
     ));

@@ -8,21 +8,14 @@ use std::{
 use crate::common::{
     MS, SLACK, Server,
     hold::{PATIENCE, comes_true, take},
+    locks::within,
+    tell,
     wait::at_once,
 };
-use leasehold::{Error, Keep, LostReason, Pool, RenewalState, Watchdog, redis::Connection};
+use leasehold::{Error, Keep, LostReason, RenewalState, Watchdog, redis::Connection};
 use redis::Commands;
 
 const LEASE: Duration = Duration::from_secs(3);
-
-/// A pool with this I/O time-out.
-fn pool(url: &str, io_timeout: Duration) -> Pool {
-    Pool::builder()
-        .io_timeout(io_timeout)
-        .connect_timeout(io_timeout)
-        .build(&redis::Client::open(url).unwrap())
-        .unwrap()
-}
 
 /// Runs concurrently: each mostly waits.
 #[test]
@@ -39,7 +32,7 @@ fn a_missing_server() {
 fn a_restarted_server_that_has_kept_the_locks_costs_nothing() {
     let saving = ["--appendonly", "yes", "--appendfsync", "always"];
     let mut server = Server::start_with(&saving).unwrap();
-    let watchdog = Watchdog::new(&pool(&server.url(), 1_000 * MS)).unwrap();
+    let watchdog = Watchdog::new(&within(1_000 * MS).connect(&server.url()).unwrap()).unwrap();
     let mut conn = server.connection().unwrap();
     // So far apart that the first batch after the kill contains only one of them.
     let renewals = [("a", 0), ("b", 300)].map(|(name, later)| {
@@ -62,7 +55,7 @@ fn a_restarted_server_that_has_kept_the_locks_costs_nothing() {
 
 fn a_restarted_server_that_has_lost_the_lock_tells_the_loss() {
     let mut server = Server::start().unwrap();
-    let watchdog = Watchdog::new(&pool(&server.url(), 1_000 * MS)).unwrap();
+    let watchdog = Watchdog::new(&within(1_000 * MS).connect(&server.url()).unwrap()).unwrap();
     let hold = take(&mut server.connection().unwrap(), "a", LEASE).unwrap();
     let renewal = watchdog.keep(&hold, LEASE).unwrap();
     server.kill().unwrap();
@@ -77,8 +70,9 @@ fn a_restarted_server_that_has_lost_the_lock_tells_the_loss() {
 fn what_cannot_be_asked_is_not_kept() {
     let mut server = Server::start().unwrap();
     // A silent server fails at the time-outs; a server that answers gets all the time it needs.
-    let [short, long] = [250 * MS, PATIENCE]
-        .map(|io_timeout| Watchdog::new(&pool(&server.url(), io_timeout)).unwrap());
+    let [short, long] = [250 * MS, PATIENCE].map(|io_timeout| {
+        Watchdog::new(&within(io_timeout).connect(&server.url()).unwrap()).unwrap()
+    });
     let mut conn = server.connection().unwrap();
     let hold = take(&mut conn, "a", 60_000 * MS).unwrap();
 
@@ -92,10 +86,7 @@ fn what_cannot_be_asked_is_not_kept() {
     assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
     server.thaw().unwrap();
 
-    redis::cmd("ACL")
-        .arg(&["SETUSER", "default", "-evalsha", "-eval"])
-        .exec(&mut conn)
-        .unwrap();
+    tell(&mut conn, "ACL SETUSER default -evalsha -eval");
     let failure = long.keep(&hold, LEASE).unwrap_err();
     assert!(matches!(failure, Error::Redis { .. }), "{failure}");
 
@@ -111,17 +102,14 @@ fn what_cannot_be_asked_is_not_kept() {
 /// stopped.
 fn a_stop_while_connecting_neither_waits_nor_is_overtaken() {
     let server = Server::start().unwrap();
-    let watchdog = Watchdog::new(&pool(&server.url(), 2_000 * MS)).unwrap();
+    let watchdog = Watchdog::new(&within(2_000 * MS).connect(&server.url()).unwrap()).unwrap();
     let mut conn = server.connection().unwrap();
     let keep = |conn: &mut Connection, name| {
         let hold = take(conn, name, 60_000 * MS).unwrap();
         watchdog.keep(&hold, LEASE).unwrap()
     };
     let (stopped, other) = (keep(&mut conn, "stopped"), keep(&mut conn, "other"));
-    redis::cmd("CLIENT")
-        .arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"])
-        .exec(&mut conn)
-        .unwrap();
+    tell(&mut conn, "CLIENT KILL TYPE normal SKIPME yes");
     // A renewal would lengthen it.
     let () = conn.pexpire("lock:stopped", 2_900).unwrap();
     let end = Instant::now() + 2_900 * MS;

@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{Proxy, Server};
-use leasehold::{Keep, Pool, Renewal, RenewalState, Token, Watchdog, recipes::Hold};
+use crate::common::{Proxy, Server, hold::take_many};
+use leasehold::{Keep, Pool, Renewal, RenewalState, Watchdog};
 
 const LEASE: Duration = Duration::from_millis(3_600);
 /// The time for ten thousand renewals.
@@ -14,19 +14,8 @@ const THIRD: Duration = Duration::from_millis(1_200);
 
 /// Locks held for a minute, whose renewal starts at different times.
 fn keep_all(server: &Server, watchdog: &Watchdog, locks: u32, within: Duration) -> Vec<Renewal> {
-    let mut take = redis::pipe();
-    let mut holds = Vec::new();
-    for number in 0..locks {
-        let (name, token) = (format!("many:{number}"), Token::random());
-        take.cmd("SET")
-            .arg(format!("lock:{name}"))
-            .arg(token.to_string())
-            .arg("PX")
-            .arg(60_000);
-        holds.push(Hold::mutex(&name, &token).unwrap());
-    }
     let end = Instant::now() + Duration::from_mins(1);
-    take.exec(&mut server.connection().unwrap()).unwrap();
+    let holds = take_many(server, "many:", locks).unwrap();
     let started = Instant::now();
     (0..)
         .zip(&holds)

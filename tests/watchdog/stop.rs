@@ -8,8 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::Server;
-use leasehold::{Keep, Pool, RenewalState, Token, Watchdog, recipes::Hold};
+use crate::common::{Server, hold::take_many};
+use leasehold::{Keep, Pool, RenewalState, Watchdog, recipes::Hold};
 
 const THREADS: usize = 16;
 const BATCHES: usize = 10;
@@ -34,7 +34,8 @@ fn no_renewal_comes_after_a_stop_in_a_million() {
 fn race(locks: usize) {
     let server = Server::start().unwrap();
     let watchdog = Watchdog::new(&Pool::connect(&server.url()).unwrap()).unwrap();
-    let holds = held(&server, locks);
+    let holds = take_many(&server, "raced:", u32::try_from(locks).unwrap()).unwrap();
+    let holds: Vec<_> = holds.into_iter().enumerate().collect();
     let mut history = History::from_now_on(&server, locks);
     let mut about_due = LEASE / 3;
     for batch in holds.chunks(locks.div_ceil(BATCHES)) {
@@ -77,22 +78,6 @@ fn stop_after(pause: Duration, watchdog: &Watchdog, hold: &Hold) -> RenewalState
     let renewal = watchdog.keep_with(hold, keep).unwrap();
     thread::sleep(pause);
     renewal.stop()
-}
-
-fn held(server: &Server, locks: usize) -> Vec<(usize, Hold)> {
-    let mut take = redis::pipe();
-    let mut holds = Vec::new();
-    for number in 0..locks {
-        let (name, token) = (format!("raced:{number}:"), Token::random());
-        take.cmd("SET")
-            .arg(format!("lock:{name}"))
-            .arg(token.to_string())
-            .arg("PX")
-            .arg(60_000);
-        holds.push((number, Hold::mutex(&name, &token).unwrap()));
-    }
-    take.exec(&mut server.connection().unwrap()).unwrap();
-    holds
 }
 
 /// The commands that the server executed, from `MONITOR`.

@@ -17,6 +17,7 @@ use super::{LONG, MS, bench, fence, handing};
 use crate::common::{
     SLACK, clients, clock,
     hold::comes_true,
+    tell,
     wait::{at_once, unless_halted},
 };
 
@@ -226,9 +227,7 @@ pub(super) fn what_may_have_been_renewed_without_our_knowing_goes_to_the_server(
         fences.lock().unwrap().push(fence(&lease));
         if number == 0 {
             // Of the scripts used here, only the renewal sets an expiry in a command of its own.
-            let mut refusing = redis::cmd("ACL");
-            refusing.arg("SETUSER").arg("default").arg("-pexpire");
-            refusing.exec(&mut admin.lock().unwrap()).unwrap();
+            tell(&mut admin.lock().unwrap(), "ACL SETUSER default -pexpire");
             assert!(comes_true(|| lease.state() == RenewalState::Unknown));
             lease.release().unwrap();
         }
@@ -249,11 +248,7 @@ pub(super) fn a_renewal_that_is_on_its_way_is_not_for_the_next() {
         ));
         // Due after a third, and answered after a half.
         thread::sleep(first.remaining().saturating_sub(4_600 * MS));
-        redis::cmd("CLIENT")
-            .arg("PAUSE")
-            .arg(1_500)
-            .exec(&mut bench.conn)
-            .unwrap();
+        tell(&mut bench.conn, "CLIENT PAUSE 1500");
         thread::sleep(first.remaining().saturating_sub(3_700 * MS));
         first.release().unwrap();
         let next = next.join().unwrap();

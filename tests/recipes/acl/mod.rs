@@ -12,6 +12,7 @@ use crate::common::{
         BARE, Kind, LEASE, LEVEL, LONGER, MUTEX, ONE_OF_TWO_PERMITS, PERMIT, READ_WRITE, READER,
         SHARED, WRITER,
     },
+    tell,
     wait::at_once,
 };
 use leasehold::{
@@ -59,10 +60,7 @@ impl Bench {
         scenes.iter().all(|(prepare, run)| {
             redis::cmd("FLUSHALL").exec(&mut self.operator).unwrap();
             prepare(&mut self.operator);
-            redis::cmd("SCRIPT")
-                .arg("FLUSH")
-                .exec(&mut self.operator)
-                .unwrap();
+            tell(&mut self.operator, "SCRIPT FLUSH");
             matches!(run(&mut client.get_connection().unwrap()), Ok(true))
         })
     }

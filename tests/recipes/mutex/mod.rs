@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::start;
 use leasehold::{
-    Token, acquire_lock, acquire_lock_with_timeout,
+    Token, acquire_lock,
     recipes::{
         mutex,
         mutex::{End, Grant},
@@ -69,25 +69,6 @@ fn the_books_lock_without_expiry_gets_none() {
     assert!(mutex::renew(&mut conn, "a", &token, SECOND).unwrap());
     assert_eq!(left(&mut conn), -1);
     assert!(release_lock(&mut conn, "a", &token).unwrap());
-}
-
-#[test]
-fn a_mutex_and_the_books_lock_exclude_each_other() {
-    let (_server, mut conn) = start();
-    let ours = Token::random();
-    try_acquire(&mut conn, &ours, LEASE).unwrap();
-    let book = acquire_lock_with_timeout(&mut conn, "a", Duration::ZERO, SECOND);
-    assert_eq!(book.unwrap(), None);
-    assert!(!release_lock(&mut conn, "a", &Token::random()).unwrap());
-    assert!(release_lock(&mut conn, "a", &ours).unwrap(), "same value");
-
-    let book = acquire_lock_with_timeout(&mut conn, "a", SECOND, 10 * SECOND)
-        .unwrap()
-        .unwrap();
-    assert_eq!(try_acquire(&mut conn, &ours, LEASE), None);
-    assert!(!mutex::try_acquire_unfenced(&mut conn, "a", &ours, SECOND).unwrap());
-    assert!(!mutex::release(&mut conn, "a", &ours).unwrap());
-    assert!(mutex::release(&mut conn, "a", &book).unwrap(), "same value");
 }
 
 #[test]

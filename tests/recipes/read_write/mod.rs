@@ -85,6 +85,22 @@ fn the_key_expires_with_the_last_hold() {
     assert!(is_free(&mut conn));
 }
 
+/// Repeated if the machine is so slow that the hold is over before the answer.
+#[test]
+fn a_hold_lasts_to_its_last_millisecond() {
+    let (_server, mut conn) = start();
+    let writer = Token::random();
+    assert!((0..100).any(|_| {
+        let end = millis(&mut conn) + 40;
+        let holder = [("kind", "rw".to_owned()), ("r:somebody", end.to_string())];
+        let () = conn.hset_multiple("lock:a", &holder).unwrap();
+        let granted = writes_alone(&mut conn, &writer, LEASE);
+        assert!(!granted || millis(&mut conn) > end);
+        let () = conn.del("lock:a").unwrap();
+        !granted
+    }));
+}
+
 #[test]
 fn a_hold_has_one_mode() {
     let (_server, mut conn) = start();

@@ -4,7 +4,7 @@
 mod document;
 mod levels;
 
-use std::{collections::HashMap, thread, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use crate::common::{State, start, wait::comes_true};
 use leasehold::{
@@ -123,14 +123,4 @@ fn a_lock_of_another_holder_is_left_alone() {
     );
     assert_eq!(holds(&mut conn, &ours), 0);
     assert_eq!(State::of(&mut conn).unwrap(), before);
-}
-
-#[test]
-fn two_threads_are_two_owners() {
-    let here = Owner::current_thread();
-    let there = thread::spawn(Owner::current_thread).join().unwrap();
-    assert_ne!(here, there);
-    let (_server, mut conn) = start();
-    try_acquire(&mut conn, &here, &Token::random()).unwrap();
-    assert_eq!(try_acquire(&mut conn, &there, &Token::random()), None);
 }
