@@ -5,18 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{
-    Error, Lease, Locks, LostReason, Options, Pool, Watchdog, acquire_lock_with_timeout,
-    recipes::Hold,
-};
+use leasehold::{Lease, Locks, Options, Pool, Watchdog, acquire_lock_with_timeout, recipes::Hold};
 use redis::Commands;
 
 use super::{LEASE, USERS, connect, urls_of_users};
 use crate::common::{
-    LONG, MS, SLACK, Sentinels,
-    hold::comes_true,
-    sentinels::{MASTER, Plan, in_step},
-    wait::comes_true_within,
+    LONG, MS, SLACK, Sentinels, hold::comes_true, sentinels::in_step, tell, wait::comes_true_within,
 };
 
 /// Waits until the replica has all writes.
@@ -75,10 +69,10 @@ fn a_lease_survives_a_replaced_master_and_a_waiter_gets_the_lock_there() {
             match way {
                 Way::Planned => assert_eq!(group.fail_over().unwrap(), 1),
                 Way::CutOff => {
-                    let mut deaf = redis::cmd("ACL");
-                    deaf.arg(&["SETUSER", "default", "-ping"]);
-                    deaf.exec(&mut group.servers[0].connection().unwrap())
-                        .unwrap();
+                    tell(
+                        &mut group.servers[0].connection().unwrap(),
+                        "ACL SETUSER default -ping",
+                    );
                 }
             }
             let named = group.another_is_named(0).unwrap();
@@ -191,77 +185,6 @@ fn a_lease_survives_a_crash_and_a_waiter_gets_the_lock() {
         lease.release().unwrap();
         drop(waiting.join().unwrap().unwrap());
     });
-}
-
-/// A lock that had not reached the promoted replica is lost, and its holder is notified.
-#[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_holder_learns_that_its_lock_was_lost_with_the_master() {
-    let plan = Plan {
-        gated: true,
-        ..Plan::default()
-    };
-    let mut group = Sentinels::planned(plan).unwrap();
-    let locks = connect(&group.url());
-    drop(locks.lock("warm").acquire(LONG).unwrap());
-    replicated(&group, 0);
-    group.gates[0].shut_for_replicas();
-    let lease = locks
-        .lock("a")
-        .with(Options::new().lease(LEASE))
-        .acquire(LONG)
-        .unwrap();
-    group.servers[0].kill().unwrap();
-    group.promoted_after(0).unwrap();
-    let promoted = Instant::now();
-    assert!(comes_true(|| !lease.is_held()));
-    assert!(
-        promoted.elapsed() < Duration::from_secs(2) + SLACK,
-        "{:?}",
-        promoted.elapsed()
-    );
-    let lost = lease.release();
-    let is_told = matches!(
-        &lost,
-        Err(Error::Lost {
-            reason: Some(LostReason::TakenAway),
-            ..
-        })
-    );
-    assert!(is_told, "{lost:?}");
-}
-
-/// `SENTINEL REMOVE` and `SENTINEL MONITOR` restart the configuration epoch at 0.
-#[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn sentinels_that_restart_with_the_same_master_open_connections_as_before() {
-    let group = Sentinels::start().unwrap();
-    let locks = connect(&group.url());
-    drop(locks.lock("warm").acquire(LONG).unwrap());
-    assert_eq!(group.fail_over().unwrap(), 1);
-    group.wait_until_known(1).unwrap();
-    let mut next = group.servers[1].connection().unwrap();
-    assert!(comes_true(|| {
-        let lease = locks.lock("a").acquire(LONG).unwrap();
-        let is_there = next.exists::<_, bool>("lock:a").unwrap();
-        drop(lease);
-        is_there
-    }));
-    for sentinel in &group.watching {
-        let mut conn = sentinel.connection().unwrap();
-        let port = group.announced(1).to_string();
-        let remove: &[&str] = &["REMOVE", MASTER];
-        let monitor: &[&str] = &["MONITOR", MASTER, "127.0.0.1", &port, "2"];
-        for words in [remove, monitor] {
-            redis::cmd("SENTINEL").arg(words).exec(&mut conn).unwrap();
-        }
-    }
-    thread::sleep(1_100 * MS);
-    let mut kill = redis::cmd("CLIENT");
-    kill.arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]);
-    assert!(kill.query::<u64>(&mut next).unwrap() > 0);
-    let _lease = locks.lock("b").acquire(LONG).unwrap();
-    assert!(next.exists::<_, bool>("lock:b").unwrap());
 }
 
 /// A silent master executes pending commands when it resumes. By then this process knows its

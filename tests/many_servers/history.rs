@@ -21,21 +21,13 @@ pub(crate) struct Hold {
     from: Instant,
     /// The time of its release, or the last moment at which it was held.
     until: Instant,
-    fence: Option<u64>,
+    fence: u64,
 }
 
 impl Hold {
-    /// A hold of a lock without fencing tokens.
-    pub(crate) fn without_a_fence(from: Instant, until: Instant) -> Self {
-        let fence = None;
-        Self { from, until, fence }
-    }
-
-    /// True if the other one began after this one was over, with a greater fencing token if both
-    /// have one.
+    /// True if the other one began after this one was over, with a greater fencing token.
     fn is_before(&self, other: &Self) -> bool {
-        let fences = self.fence.zip(other.fence);
-        self.until <= other.from && fences.is_none_or(|(fence, next)| fence < next)
+        self.until <= other.from && self.fence < other.fence
     }
 }
 
@@ -62,7 +54,7 @@ pub(crate) fn work(lock: &Lock, history: &History, stop: &AtomicBool) {
             until = Instant::now();
             thread::sleep(MS);
         }
-        let fence = Some(lease.fencing_token().unwrap().get());
+        let fence = lease.fencing_token().unwrap().get();
         history.lock().unwrap().push(Hold { from, until, fence });
         let _ = lease.release();
     }

@@ -10,10 +10,8 @@
 mod common;
 
 mod clusters;
-mod documents;
 mod failovers;
 mod following;
-mod groups;
 mod history;
 mod logins;
 mod long;

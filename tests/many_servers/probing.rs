@@ -8,6 +8,7 @@ use crate::common::{
     cluster::shared,
     hold::comes_true,
     sentinels::{MASTER, Plan},
+    tell,
 };
 
 fn probe(url: &str) -> Probe {
@@ -96,9 +97,10 @@ fn a_missing_shard_and_unserved_slots() {
     let cluster = Cluster::start().unwrap();
     // Its nodes announce host names, have none, and are reached by their IP addresses.
     for node in &cluster.nodes {
-        let mut set = redis::cmd("CONFIG");
-        set.arg(&["SET", "cluster-preferred-endpoint-type", "hostname"]);
-        set.exec(&mut node.connection().unwrap()).unwrap();
+        tell(
+            &mut node.connection().unwrap(),
+            "CONFIG SET cluster-preferred-endpoint-type hostname",
+        );
     }
     let found = probe(&cluster.url());
     says(&found, "topology", Severity::Good, "3 shards");

@@ -101,12 +101,6 @@ fn a_granted_lock_is_on_enough_replicas() {
             lease.release().unwrap();
         }
     }
-    let unfenced = group
-        .locks(2)
-        .lock("bare")
-        .with(Options::new().fencing(false));
-    let _lease = unfenced.acquire(LONG).unwrap();
-    assert!(exists(&mut replicas[0], "bare") && exists(&mut replicas[1], "bare"));
     // One more than exist.
     let three = Options::new().replicas(3, 500 * MS);
     let lock = group.locks(3).lock("a").with(three);
@@ -122,19 +116,12 @@ fn a_granted_lock_is_on_enough_replicas() {
 }
 
 #[test]
-fn a_lock_on_too_few_replicas_is_refused_and_released() {
+fn a_wait_for_replicas_keeps_its_token_until_its_deadline() {
     let group = Replicated::start(1);
     let mut conn = group.conn();
     let locks = group.locks(1);
     drop(locks.lock("warm").acquire(LONG).unwrap());
     group.gate.shut_for_replicas();
-    for lock in every_kind(&locks) {
-        let asked = Instant::now();
-        let answer = lock.try_acquire();
-        assert!(is_too_few(&answer), "{answer:?}");
-        assert!(asked.elapsed() < 1_000 * MS + SLACK);
-        assert!(!exists(&mut conn, lock.name()), "{}", lock.name());
-    }
     let others = Locks::connect(&group.master.url()).unwrap();
     let asked = Instant::now();
     thread::scope(|scope| {
@@ -164,7 +151,9 @@ fn a_lock_on_too_few_replicas_is_released_before_the_call_returns() {
     group.gate.shut_for_replicas();
     for lock in every_kind(&group.locks(1)) {
         for wait in [Duration::ZERO, 200 * MS] {
+            let asked = Instant::now();
             let answer = lock.acquire(wait);
+            assert!(asked.elapsed() < wait + 1_000 * MS + SLACK);
             let is_left = exists(&mut conn, lock.name());
             assert!(is_too_few(&answer), "{answer:?}");
             assert!(!is_left, "{} {wait:?}", lock.name());
@@ -202,30 +191,6 @@ fn a_mark_that_no_replica_has_is_no_marked_run() {
         Ok::<_, Error>(())
     });
     assert!(matches!(once, Ok(Once::Ran(ran)) if ran.released.is_err()));
-}
-
-#[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_lock_is_granted_if_enough_replicas_answer_in_time() {
-    let group = Replicated::start(1);
-    let locks = group.locks(1);
-    group.gate.shut_for_replicas();
-    for lock in every_kind(&locks) {
-        thread::scope(|scope| {
-            let waiting = scope.spawn(|| lock.acquire(LONG));
-            thread::sleep(300 * MS);
-            assert!(!waiting.is_finished());
-            group.gate.open();
-            let lease = waiting.join().unwrap().unwrap();
-            assert!(
-                lease.is_held()
-                    && exists(&mut group.replicas[0].connection().unwrap(), lock.name())
-            );
-            assert!(lease.release().is_ok());
-        });
-        group.wait_until_in_step();
-        group.gate.shut_for_replicas();
-    }
 }
 
 #[test]

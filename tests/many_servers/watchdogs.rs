@@ -12,12 +12,7 @@ use leasehold::{
     release_lock,
 };
 
-use crate::common::{
-    Cluster, MS, Resharding, SLACK,
-    cluster::shared,
-    sentinels::in_step,
-    wait::{comes_true, comes_true_within},
-};
+use crate::common::{Cluster, MS, SLACK, cluster::shared, sentinels::in_step, wait::comes_true};
 
 const LEASE: Duration = Duration::from_millis(1_500);
 
@@ -77,59 +72,6 @@ fn each_shards_lock_is_renewed_until_stopped() {
     let hold = Hold::reentrant(name, &owner, &token).unwrap();
     let renewal = watchdog.keep(&hold, LEASE).unwrap();
     assert!(renewal.is_held() && format!("{watchdog:?}").contains("leases: 1"));
-}
-
-#[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_lock_whose_slot_moves_is_renewed_there() {
-    let cluster = shared();
-    let nodes = Nodes::connect(&cluster.url()).unwrap();
-    let watchdog = Watchdog::on_nodes(&nodes);
-    let name = &names(&cluster, "moved-dog")[0];
-    let slots = [cluster.slot_of(name).unwrap()];
-    let (token, renewal) = kept(&nodes, &watchdog, name, LEASE);
-    Resharding::new(&cluster, 0, 1)
-        .unwrap()
-        .run(&slots)
-        .unwrap();
-    thread::sleep(2 * LEASE);
-    let was_held = renewal.is_held();
-    renewal.stop();
-    let was_ours = nodes.run(name, |conn| release_lock(conn, name, &token));
-    Resharding::new(&cluster, 1, 0)
-        .unwrap()
-        .run(&slots)
-        .unwrap();
-    assert!(was_held && was_ours.unwrap());
-}
-
-#[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_lock_survives_a_slot_that_is_open_for_less_than_its_lease() {
-    let cluster = shared();
-    let nodes = Nodes::connect(&cluster.url()).unwrap();
-    let watchdog = Watchdog::on_nodes(&nodes);
-    let name = &names(&cluster, "open-dog")[0];
-    let slot = cluster.slot_of(name).unwrap();
-    let lease = 2 * LEASE;
-    let (token, renewal) = kept(&nodes, &watchdog, name, lease);
-    let mut there = Resharding::new(&cluster, 0, 1).unwrap();
-    there.open(&[slot]).unwrap();
-    assert!(there.move_keys(slot).unwrap() >= 1);
-    // A renewal is due, and refused.
-    let was_refused = comes_true_within(lease / 2, || renewal.failure().is_some());
-    there.close(&[slot]).unwrap();
-    let is_held = !comes_true_within(lease, || !renewal.is_held());
-    renewal.stop();
-    let was_ours = nodes.run(name, |conn| release_lock(conn, name, &token));
-    Resharding::new(&cluster, 1, 0)
-        .unwrap()
-        .run(&[slot])
-        .unwrap();
-    assert!(
-        was_refused && is_held && was_ours.unwrap(),
-        "{was_refused} {is_held}"
-    );
 }
 
 /// Each shard has a thread of its own for callbacks, and none of these returns.

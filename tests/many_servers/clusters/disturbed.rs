@@ -1,5 +1,4 @@
-//! Disturbed nodes while locks are requested: two name each other, or one closes its connections
-//! while the others are silent.
+//! A node that closes its connections while the others are silent.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},
@@ -11,56 +10,12 @@ use leasehold::{Lock, Locks, Options};
 
 use super::connect;
 use crate::{
-    LEASE,
-    common::{Cluster, LONG, MS, Resharding, SLACK, server::Server},
+    common::{Cluster, LONG, MS, SLACK, server::Server},
     history::{SECOND, Stopping},
 };
 
 fn lock(locks: &Locks, tag: &str, n: usize) -> Lock {
     locks.lock(&format!("a{n}{{{tag}}}"))
-}
-
-/// The slot is closed at its source first: until it is closed at the target too, each of the two
-/// names the other.
-#[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn holders_calls_succeed_while_two_nodes_redirect_to_each_other_briefly() {
-    let cluster = Cluster::planned(15 * SECOND, false).unwrap();
-    let locks = connect(&cluster);
-    let tag = cluster.tag(0, "closed").unwrap();
-    let slot = cluster.slot_of(&tag).unwrap();
-    let [first, second] = [0, 1].map(|n| lock(&locks, &tag, n).acquire(LONG).unwrap());
-    // These would spread the news to all nodes.
-    for at in [4, 5] {
-        cluster.nodes[at].freeze().unwrap();
-    }
-    let mut moves = Resharding::new(&cluster, 0, 1).unwrap();
-    moves.open(&[slot]).unwrap();
-    moves.move_keys(slot).unwrap();
-    let close = |at: usize| {
-        let mut close = redis::cmd("CLUSTER");
-        close.arg("SETSLOT").arg(slot);
-        close.arg("NODE").arg(cluster.id(1));
-        close
-            .exec(&mut cluster.nodes[at].connection().unwrap())
-            .unwrap();
-    };
-    close(0);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            thread::sleep(60 * MS);
-            close(1);
-        });
-        first.verify().unwrap();
-        first.renew(LEASE).unwrap();
-        first.release().unwrap();
-        second
-            .commit_and_release(|pipe| _ = pipe.set(format!("x{{{tag}}}"), 1))
-            .unwrap();
-    });
-    for at in [4, 5] {
-        cluster.nodes[at].thaw().unwrap();
-    }
 }
 
 /// As a firewall would.

@@ -5,9 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Error, Lease, LockSet, Locks, Options, Result};
+use leasehold::{Error, Lease, LockSet, Locks, Options};
 
-use super::{connect, holes::cover_only_what_is_there, mutex};
+use super::{connect, mutex};
 use crate::common::{Cluster, LONG, MS, Resharding, SLACK, hold::comes_true};
 
 const LEASE: Duration = Duration::from_millis(1_500);
@@ -81,57 +81,6 @@ fn a_frozen_shard_does_not_delay_the_others() {
     for lease in leases {
         lease.release().unwrap();
     }
-}
-
-/// With `cluster-require-full-coverage no`: otherwise no node serves anything once the shard is
-/// considered dead.
-#[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_dead_shard_does_not_delay_the_others() {
-    let mut cluster = Cluster::start().unwrap();
-    cover_only_what_is_there(&cluster, "no");
-    let locks = connect(&cluster).with(Options::new().lease(LEASE));
-    let tags: Vec<_> = (0..3).map(|n| cluster.tag(n, "a").unwrap()).collect();
-    let mut leases: Vec<_> = (tags.iter())
-        .map(|tag| mutex(&locks, tag).acquire(LONG).unwrap())
-        .collect();
-    thread::sleep(100 * MS);
-    // The replica first; otherwise it would take over.
-    cluster.nodes[3].kill().unwrap();
-    cluster.nodes[0].kill().unwrap();
-    let of_the_dead = leases.remove(0);
-    thread::scope(|scope| {
-        let lock = locks.lock(&format!("wanted{{{}}}", tags[0]));
-        scope.spawn(move || {
-            let answer = lock.acquire(FROZEN);
-            assert!(
-                matches!(&answer, Err(error) if !error.is_contended()),
-                "{answer:?}"
-            );
-        });
-        others_go_on(&locks, &tags[1..], &leases);
-    });
-    assert!(!of_the_dead.is_held());
-}
-
-#[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn a_dead_shard_stops_a_cluster_with_full_coverage() {
-    let mut cluster = Cluster::start().unwrap();
-    let locks = connect(&cluster);
-    let tag = cluster.tag(1, "a").unwrap();
-    let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
-    for node in [3, 0] {
-        cluster.nodes[node].kill().unwrap();
-    }
-    let is_down = |answer: Result<()>| matches!(answer, Err(Error::Redis { source, .. }) if source.code() == Some("CLUSTERDOWN"));
-    assert!(comes_true(|| is_down(lease.verify())));
-    assert!(is_down(
-        locks
-            .lock(&format!("other{{{tag}}}"))
-            .acquire(300 * MS)
-            .map(drop)
-    ));
 }
 
 /// Two leases of the first shard; the slot of one has moved to the second. Both have been renewed

@@ -2,16 +2,14 @@
 
 use std::{
     sync::{
-        Arc, Barrier,
+        Barrier,
         atomic::{AtomicU32, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
-use leasehold::{
-    Committed, Error, Events, Locks, LostReason, Once, Options, Owner, Pool, RenewalState, event,
-};
+use leasehold::{Committed, Error, Locks, Once, Options, Owner, Pool, RenewalState};
 use redis::Commands;
 
 use super::{key, kinds, mutex, patient};
@@ -133,63 +131,6 @@ fn every_shard_notifies_waiters_and_locks_are_handed_over() {
         let sent = monitor.commands().unwrap().iter().filter(is_ours).count();
         assert!(sent > 0 && sent < 700, "{sent}");
     }
-}
-
-/// The events received.
-#[derive(Default)]
-struct Told {
-    acquired: AtomicU32,
-    released: AtomicU32,
-    lost: AtomicU32,
-}
-
-impl Events for Told {
-    fn acquired(&self, _: &event::Acquired<'_>) {
-        self.acquired.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn released(&self, _: &event::Released<'_>) {
-        self.released.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn lost(&self, _: &event::Lost<'_>) {
-        self.lost.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-#[test]
-#[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
-fn holders_and_hooks_learn_of_a_loss_at_once_on_every_shard() {
-    let cluster = shared();
-    let told = Arc::new(Told::default());
-    let locks = patient(&cluster).with(Options::new().events(told.clone()));
-    for shard in 0..SHARDS {
-        let tag = cluster.tag(shard, "loss").unwrap();
-        let lease = mutex(&locks, &tag).acquire(LONG).unwrap();
-        assert!(lease.remaining() <= Duration::from_millis(9_950));
-        // The watchdog reads it first within 20 ms.
-        thread::sleep(300 * MS);
-        let mut master = cluster.nodes[shard].connection().unwrap();
-        let _: () = master.del(key(&tag)).unwrap();
-        assert!(lease.lost().wait_for(2_000 * MS));
-        let released = lease.release();
-        let is_told = matches!(
-            &released,
-            Err(Error::Lost {
-                reason: Some(LostReason::TakenAway),
-                ..
-            })
-        );
-        assert!(is_told, "{released:?}");
-        mutex(&locks, &tag)
-            .acquire(LONG)
-            .unwrap()
-            .release()
-            .unwrap();
-    }
-    let count = |of: &AtomicU32| of.load(Ordering::SeqCst);
-    assert!(comes_true(|| count(&told.lost) == 3));
-    assert_eq!((count(&told.acquired), count(&told.released)), (6, 6));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use leasehold::{
 };
 
 use super::*;
+use crate::common::tell;
 
 const LEASE: Duration = Duration::from_mins(1);
 
@@ -84,10 +85,7 @@ fn a_lock_on_too_few_replicas_is_released_and_no_other() {
 fn the_lock_is_released_if_the_server_forbids_wait() {
     let group = Replicated::start(1);
     let mut conn = group.conn();
-    let mut user = redis::cmd("ACL");
-    user.arg(&["SETUSER", "default", "-wait"])
-        .exec(&mut conn)
-        .unwrap();
+    tell(&mut conn, "ACL SETUSER default -wait");
     for (name, hold) in acquired(&mut conn) {
         let refused = hold.confirm_by_replicas(&mut conn, 1, 100 * MS);
         assert!(

@@ -1,6 +1,7 @@
 //! Servers and replicas that cannot confirm, and combinations that are refused.
 
 use super::*;
+use crate::common::tell;
 
 #[test]
 fn wait_is_sent_again_after_a_forgotten_script() {
@@ -8,10 +9,7 @@ fn wait_is_sent_again_after_a_forgotten_script() {
     let (holder, waiter) = (group.locks(1), group.locks(1));
     drop(waiter.lock("a").acquire(LONG).unwrap());
     let flush = || {
-        redis::cmd("SCRIPT")
-            .arg("FLUSH")
-            .exec(&mut group.conn())
-            .unwrap();
+        tell(&mut group.conn(), "SCRIPT FLUSH");
     };
     flush();
     let lease = holder.lock("a").acquire(LONG).unwrap();
@@ -31,16 +29,7 @@ fn wait_is_sent_again_after_a_forgotten_script() {
 fn a_server_that_forbids_wait_says_so_and_the_lock_is_released() {
     let group = Replicated::start(1);
     let mut conn = group.conn();
-    let mut user = redis::cmd("ACL");
-    user.arg("SETUSER")
-        .arg("me")
-        .arg("on")
-        .arg(">pass")
-        .arg("~*")
-        .arg("&*")
-        .arg("+@all")
-        .arg("-wait");
-    user.exec(&mut conn).unwrap();
+    tell(&mut conn, "ACL SETUSER me on >pass ~* &* +@all -wait");
     let url = group.master.url().replace("://", "://me:pass@");
     let locks = Locks::connect(&url)
         .unwrap()
