@@ -31,21 +31,28 @@ const LEASE: Duration = Duration::from_secs(10);
 /// A test of both on a private server.
 type Meeting = fn(&Server, &mut Connection, &mut dyn BookClient);
 
-fn with_both_editions(meeting: Meeting) {
-    for edition in [Edition::Python, Edition::Java] {
+const MEETINGS: [Meeting; 7] = [
+    exclude_each_other,
+    wait_for_each_other,
+    give_an_end,
+    leave_an_end,
+    cannot_release,
+    hand_over,
+    count_together,
+];
+
+#[test]
+fn both_editions_of_the_book_and_ours_meet() {
+    let cases = [Edition::Python, Edition::Java].map(|edition| MEETINGS.map(|it| (edition, it)));
+    wait::at_once(cases.concat(), |(edition, meeting)| {
         let server = Server::start().unwrap();
         let mut book = Book::new(&server, edition).unwrap();
         meeting(&server, &mut server.connection().unwrap(), &mut book);
-    }
+    });
 }
 
 fn millis_left(ours: &mut Connection) -> i64 {
     ours.pttl("lock:a").unwrap()
-}
-
-#[test]
-fn they_exclude_each_other() {
-    with_both_editions(exclude_each_other);
 }
 
 fn exclude_each_other(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
@@ -72,11 +79,6 @@ fn exclude_each_other(_: &Server, ours: &mut Connection, book: &mut dyn BookClie
     assert_eq!(ours.get(format!("lock:{untimed}")), Ok(one.clone()));
     assert!(book.release_lock(untimed, &one).unwrap());
     assert!(book.release_lock(timed, &two.unwrap()).unwrap());
-}
-
-#[test]
-fn they_wait_for_each_other() {
-    with_both_editions(wait_for_each_other);
 }
 
 fn wait_for_each_other(server: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
@@ -114,11 +116,6 @@ fn wait_for_each_other(server: &Server, ours: &mut Connection, book: &mut dyn Bo
     });
 }
 
-#[test]
-fn they_give_an_expiry_to_each_others_lock_without_one() {
-    with_both_editions(give_an_end);
-}
-
 fn give_an_end(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
     let five_seconds = Duration::from_secs(5);
     let token = acquire_lock(ours, "a", NO_WAIT).unwrap().unwrap();
@@ -140,11 +137,6 @@ fn give_an_end(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
     assert!(book.release_lock("a", &identifier).unwrap());
 }
 
-#[test]
-fn they_do_not_change_an_existing_expiry() {
-    with_both_editions(leave_an_end);
-}
-
 fn leave_an_end(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
     // In a lock's last half second its TTL is 0.
     let lease = Duration::from_millis(300);
@@ -161,11 +153,6 @@ fn leave_an_end(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
     assert!(book.release_lock("a", &identifier).unwrap());
 }
 
-#[test]
-fn they_cannot_release_each_others_locks() {
-    with_both_editions(cannot_release);
-}
-
 fn cannot_release(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
     let identifier = book.acquire_lock_with_timeout("a", PATIENT, LEASE);
     let identifier = identifier.unwrap().unwrap();
@@ -180,11 +167,6 @@ fn cannot_release(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) 
     assert!(release_lock(ours, "a", &token).unwrap());
 }
 
-#[test]
-fn a_tokens_text_releases_a_lock_of_the_other_program() {
-    with_both_editions(hand_over);
-}
-
 fn hand_over(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
     let identifier = book.acquire_lock("a", PATIENT).unwrap().unwrap();
     let token: Token = identifier.parse().unwrap();
@@ -193,11 +175,6 @@ fn hand_over(_: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
 
     let token = acquire_lock(ours, "a", NO_WAIT).unwrap().unwrap();
     assert!(book.release_lock("a", &token.to_string()).unwrap());
-}
-
-#[test]
-fn they_count_together() {
-    with_both_editions(count_together);
 }
 
 fn count_together(server: &Server, ours: &mut Connection, book: &mut dyn BookClient) {
@@ -341,16 +318,7 @@ fn with_program(command: &str, args: &[&str], lock: MarketLock) {
     // A Java program compiles itself first, which may take longer than a lease.
     let identifier = program.acquire_lock("started", PATIENT).unwrap().unwrap();
     assert!(program.release_lock("started", &identifier).unwrap());
-    let meetings: [Meeting; 7] = [
-        exclude_each_other,
-        wait_for_each_other,
-        give_an_end,
-        leave_an_end,
-        cannot_release,
-        hand_over,
-        count_together,
-    ];
-    for meeting in meetings {
+    for meeting in MEETINGS {
         meeting(&server, &mut ours, &mut program);
         let () = redis::cmd("FLUSHALL").query(&mut ours).unwrap();
     }

@@ -10,22 +10,25 @@ use redis::{Commands, Connection};
 use crate::common::{
     Server,
     book::Program,
-    book_semaphore::{Asked, BookSemaphores, SemaphoreClient, Way},
+    book_semaphore::{Asked, BookSemaphores, SemaphoreClient, Way, acquire, release},
+    wait::at_once,
 };
-use leasehold::{
-    Result, Token, acquire_fair_semaphore, acquire_semaphore, acquire_semaphore_with_lock,
-    refresh_fair_semaphore, release_fair_semaphore, release_semaphore,
-};
+use leasehold::{Token, refresh_fair_semaphore, release_fair_semaphore, release_semaphore};
 
 const WAYS: [Way; 3] = [Way::Basic, Way::Fair, Way::WithLock];
 
 /// A test of both on a private server.
 type Meeting = fn(&Server, &mut Connection, &mut dyn SemaphoreClient);
 
-fn meet(meeting: Meeting) {
-    let server = Server::start().unwrap();
-    let mut book = BookSemaphores::new(&server).unwrap();
-    meeting(&server, &mut server.connection().unwrap(), &mut book);
+const MEETINGS: [Meeting; 4] = [respect_each_other, sweep_each_other, hand_over, storm];
+
+#[test]
+fn the_books_semaphores_and_ours_meet() {
+    at_once(MEETINGS, |meeting| {
+        let server = Server::start().unwrap();
+        let mut book = BookSemaphores::new(&server).unwrap();
+        meeting(&server, &mut server.connection().unwrap(), &mut book);
+    });
 }
 
 fn asked(way: Way, limit: u32) -> Asked<'static> {
@@ -36,20 +39,8 @@ fn asked(way: Way, limit: u32) -> Asked<'static> {
     }
 }
 
-fn we_acquire(conn: &mut Connection, way: Way, asked: &Asked<'_>) -> Result<Option<Token>> {
-    let acquire = match way {
-        Way::Basic => acquire_semaphore,
-        Way::Fair => acquire_fair_semaphore,
-        Way::WithLock => acquire_semaphore_with_lock,
-    };
-    acquire(conn, asked.name, asked.limit, asked.timeout)
-}
-
 fn we_release(conn: &mut Connection, way: Way, name: &str, token: &Token) -> bool {
-    match way {
-        Way::Basic => release_semaphore(conn, name, token).unwrap(),
-        Way::Fair | Way::WithLock => release_fair_semaphore(conn, name, token).unwrap(),
-    }
+    release(conn, way, name, token).unwrap()
 }
 
 fn they_acquire(book: &mut dyn SemaphoreClient, way: Way, asked: &Asked<'_>) -> Option<String> {
@@ -67,26 +58,21 @@ fn they_release(book: &mut dyn SemaphoreClient, way: Way, name: &str, text: &str
     }
 }
 
-#[test]
-fn they_respect_each_others_permits() {
-    meet(respect_each_other);
-}
-
 fn respect_each_other(_: &Server, ours: &mut Connection, book: &mut dyn SemaphoreClient) {
     for way in WAYS {
         let (two, name) = (asked(way, 2), way.word());
-        let token = we_acquire(ours, way, &two).unwrap().unwrap();
+        let token = acquire(ours, way, &two).unwrap().unwrap();
         let identifier = they_acquire(book, way, &two).unwrap();
-        assert_eq!(we_acquire(ours, way, &two).unwrap(), None);
+        assert_eq!(acquire(ours, way, &two).unwrap(), None);
         assert_eq!(they_acquire(book, way, &two), None);
 
         assert!(we_release(ours, way, name, &token));
         let second = they_acquire(book, way, &two).unwrap();
         assert_eq!(they_acquire(book, way, &two), None);
-        assert_eq!(we_acquire(ours, way, &two).unwrap(), None);
+        assert_eq!(acquire(ours, way, &two).unwrap(), None);
 
         assert!(they_release(book, way, name, &identifier));
-        let token = we_acquire(ours, way, &two).unwrap().unwrap();
+        let token = acquire(ours, way, &two).unwrap().unwrap();
         assert_eq!(they_acquire(book, way, &two), None);
         assert!(they_release(book, way, name, &second));
         assert!(we_release(ours, way, name, &token));
@@ -94,29 +80,19 @@ fn respect_each_other(_: &Server, ours: &mut Connection, book: &mut dyn Semaphor
     }
 }
 
-#[test]
-fn they_sweep_each_others_permits() {
-    meet(sweep_each_other);
-}
-
 fn sweep_each_other(_: &Server, ours: &mut Connection, book: &mut dyn SemaphoreClient) {
     for way in WAYS {
         let (one, name) = (asked(way, 1), way.word());
-        let lost = we_acquire(ours, way, &one).unwrap().unwrap();
+        let lost = acquire(ours, way, &one).unwrap().unwrap();
         let () = ours.zincr(name, lost.to_string(), -61).unwrap();
         let identifier = they_acquire(book, way, &one).unwrap();
         assert!(!we_release(ours, way, name, &lost));
 
         let () = ours.zincr(name, &identifier, -61).unwrap();
-        let token = we_acquire(ours, way, &one).unwrap().unwrap();
+        let token = acquire(ours, way, &one).unwrap().unwrap();
         assert!(!they_release(book, way, name, &identifier));
         assert!(we_release(ours, way, name, &token));
     }
-}
-
-#[test]
-fn a_permits_text_refreshes_and_releases_it_in_the_other_program() {
-    meet(hand_over);
 }
 
 fn hand_over(_: &Server, ours: &mut Connection, book: &mut dyn SemaphoreClient) {
@@ -126,11 +102,11 @@ fn hand_over(_: &Server, ours: &mut Connection, book: &mut dyn SemaphoreClient) 
     let token: Token = identifier.parse().unwrap();
     assert!(refresh_fair_semaphore(ours, name, &token).unwrap());
     let () = ours.zincr(name, &identifier, -59).unwrap();
-    assert_eq!(we_acquire(ours, Way::Fair, &fair).unwrap(), None);
+    assert_eq!(acquire(ours, Way::Fair, &fair).unwrap(), None);
     assert!(release_fair_semaphore(ours, name, &token).unwrap());
     assert!(!book.refresh_fair(name, &identifier).unwrap());
 
-    let token = we_acquire(ours, Way::Fair, &fair).unwrap().unwrap();
+    let token = acquire(ours, Way::Fair, &fair).unwrap().unwrap();
     let text = token.to_string();
     let () = ours.zincr(name, &text, -59).unwrap();
     assert!(book.refresh_fair(name, &text).unwrap());
@@ -143,16 +119,11 @@ fn hand_over(_: &Server, ours: &mut Connection, book: &mut dyn SemaphoreClient) 
     let identifier = book.acquire(&basic).unwrap().unwrap();
     let token = identifier.parse().unwrap();
     assert!(release_semaphore(ours, "basic", &token).unwrap());
-    let token = we_acquire(ours, Way::Basic, &basic).unwrap().unwrap();
+    let token = acquire(ours, Way::Basic, &basic).unwrap().unwrap();
     assert!(book.release("basic", &token.to_string()).unwrap());
 }
 
 const OURS: usize = 4;
-
-#[test]
-fn both_under_load_never_exceed_the_limit() {
-    meet(storm);
-}
 
 /// One client of the book among ours; two of them would exceed the limit among themselves.
 fn storm(server: &Server, ours: &mut Connection, book: &mut dyn SemaphoreClient) {
@@ -206,7 +177,7 @@ fn we_storm(server: &Server, way: Way, asked: &Asked<'_>, times: u32) -> i64 {
             Instant::now() < end,
             "{held} of {times} permits in a minute"
         );
-        let token = match we_acquire(&mut conn, way, asked) {
+        let token = match acquire(&mut conn, way, asked) {
             Ok(Some(token)) => token,
             Ok(None) => {
                 thread::sleep(Duration::from_millis(1));
@@ -234,8 +205,7 @@ fn the_semaphores_with_a_python_program() {
     let file = "tests/programs/interop/book_semaphore.py";
     // `-B`: the import leaves no cache folder in the project.
     let mut program = Program::start("python3", &["-B", file], &server).unwrap();
-    let meetings: [Meeting; 4] = [respect_each_other, sweep_each_other, hand_over, storm];
-    for meeting in meetings {
+    for meeting in MEETINGS {
         meeting(&server, &mut ours, &mut program);
         let () = redis::cmd("FLUSHALL").query(&mut ours).unwrap();
     }

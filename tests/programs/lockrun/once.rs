@@ -13,7 +13,7 @@ use crate::{
         Server,
         wait::{at_once, comes_true},
     },
-    lockrun::tool::{LONG, Tool, ask, has_asked, is_ignored, is_locked, ms, run},
+    lockrun::tool::{LONG, Tool, ask, is_ignored, is_locked, ms, run},
 };
 
 const ONCE: &str = "--once-per 20h";
@@ -87,29 +87,6 @@ fn a_run_that_failed_was_terminated_or_lost_its_lock_runs_again() {
     Tool::spawn(&mut command).ends_with(127);
     assert!(!ask(&server, "--status").out.contains("was run"));
     assert_eq!(run(&server, ONCE, "echo made").out, "made\n");
-}
-
-#[test]
-fn a_waiting_lockrun_learns_of_success_or_runs_the_command() {
-    let server = Server::start().unwrap();
-    for (exit, out) in [("exit 1", "made\n"), ("exit 0", "")] {
-        let script = format!("echo in; read go; {exit}");
-        let mut first = Tool::start(&server, ONCE, &script);
-        first.hear("in");
-        let busy = run(&server, ONCE, "echo made");
-        assert_eq!((busy.code, &*busy.out), (75, ""));
-        let waits = Tool::start(&server, &format!("{ONCE} --wait 20s"), "echo made");
-        has_asked(&server, 2);
-        first.tells("go");
-        first.ends();
-        let ended = waits.ends_with(0);
-        assert_eq!(ended.out, out, "after {exit}");
-        if exit == "exit 1" {
-            assert_eq!(run(&server, ONCE, "echo made").out, "");
-            let mut conn = server.connection().unwrap();
-            let () = redis::Commands::del(&mut conn, "{lock:a}:lease:ran").unwrap();
-        }
-    }
 }
 
 #[test]

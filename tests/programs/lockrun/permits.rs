@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use leasehold::{Lease, Lock, Locks, Options, Owner};
-use nix::sys::signal::Signal;
 use redis::Commands;
 use serde_json::{Value, json};
 
 use crate::{
     common::{Server, wait::unless_halted},
-    lockrun::tool::{KEY, Tool, ask, has_asked, is_locked, json, lockrun, program, run},
+    lockrun::tool::{KEY, Tool, ask, has_asked, json, lockrun, program, run},
 };
 
 const THREE: &str = "--permits 3";
@@ -71,25 +70,6 @@ fn three_of_four_run_at_once_and_the_fourth_runs_after_one_ends() {
 }
 
 #[test]
-fn the_permit_of_a_killed_lockrun_comes_back_with_its_lease() {
-    unless_halted(|| {
-        let server = Server::start().unwrap();
-        let mut survivor = Tool::holding(&server, "--permits 2 --lease 1h");
-        survivor.hear("in");
-        let mut killed = Tool::holding(&server, "--permits 2 --lease 2s");
-        killed.hear("in").signal(Signal::SIGKILL);
-        // The guardian has killed the command.
-        killed.silence();
-        let mut next = Tool::start(&server, "--permits 2 --wait 20s", "echo in; exit 4");
-        next.hear("in");
-        survivor.echoes("still here");
-        next.ends_with(4);
-        assert_eq!(survivor.finish().code, 0);
-        assert!(!is_locked(&server));
-    });
-}
-
-#[test]
 fn losing_a_permit_ends_only_its_own_command() {
     unless_halted(|| {
         let server = Server::start().unwrap();
@@ -119,19 +99,6 @@ fn losing_a_permit_ends_only_its_own_command() {
             tool.ends_with(70);
         }
         assert_eq!(ask(&server, "--force-release").out, "a: was not held\n");
-    });
-}
-
-#[test]
-fn a_permit_that_cannot_be_renewed_ends_the_command() {
-    unless_halted(|| {
-        let mut server = Server::start().unwrap();
-        let mut tool = Tool::holding(&server, "--permits 2 --lease 2s --grace 500ms");
-        tool.hear("in");
-        server.kill().unwrap();
-        let ended = tool.ends_with(70);
-        let said = "lockrun: a permit of `a` could not be renewed";
-        assert!(ended.last().starts_with(said), "{ended:?}");
     });
 }
 
