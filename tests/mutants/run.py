@@ -194,6 +194,18 @@ class Copy:
         failed = re.findall(r"^    (\S+)$", output.rpartition("\nfailures:\n")[2], re.MULTILINE)
         return failed or None
 
+    def killed(self, bug, bad):
+        """Returns the test that finds the bug, and ends what it leaves: stopped processes in sessions of their own."""
+        try:
+            return self.killer(bug, bad)
+        finally:
+            for process in pathlib.Path("/proc").glob("[0-9]*"):
+                try:
+                    if f"BUG={bug.number}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                        os.kill(int(process.name), signal.SIGKILL)
+                except OSError:
+                    pass
+
     def killer(self, bug, bad):
         """Returns the test that finds the bug, twice. `bad`: the tests that do not pass without it."""
         scripts = self.scripts(bug)
@@ -237,7 +249,7 @@ def main():
         bad = [test for test, passed in zip(tests, jobs.map(passes, tests)) if not passed]
         print(f"ran without a bug for {time.monotonic() - began:.0f} s; did not pass: {bad or 'none'}", flush=True)
         survivors = []
-        for bug, killer in zip(wanted, jobs.map(lambda bug: copy.killer(bug, bad), wanted)):
+        for bug, killer in zip(wanted, jobs.map(lambda bug: copy.killed(bug, bad), wanted)):
             print(f"{bug.number:3} {'killed' if killer else 'SURVIVED'}  {bug.name}  [{killer}]", flush=True)
             survivors += [] if killer else [bug.name]
     print(f"{len(wanted) - len(survivors)} of {len(wanted)} killed in {time.monotonic() - began:.0f} s", flush=True)

@@ -143,13 +143,13 @@ fn of_a_wrapper_that_ends_alone_no_process_is_left() {
 /// It is told to end at different moments of its start.
 #[test]
 fn a_process_that_leaves_the_group_while_the_command_is_told_to_end_ends_too() {
-    at_once(0..24, |number| {
+    at_once(0..12, |number| {
         let server = Server::start().unwrap();
         let script = format!("setsid sh -c 'trap \"\" TERM; {LONG}'; true");
         let mut tool = Tool::start(&server, "--grace 300ms", &script);
         // The guardian is the first of them.
         children(&mut tool, 2);
-        thread::sleep(ms(number / 2));
+        thread::sleep(ms(number));
         tool.signal(Signal::SIGTERM);
         tool.silence();
         assert!(comes_true(|| !is_locked(&server)));

@@ -82,6 +82,10 @@ impl Family {
         if killpg(self.group, None).is_err() && !self.known.iter().any(|it| it.is_left()) {
             return true;
         }
+        // Asking about one process costs much less than reading all of `/proc`.
+        if self.known.iter().any(|it| it.is_alive()) {
+            return false;
+        }
         let members = self.members();
         members.is_some_and(|members| !members.iter().any(|it| !it.is_dead && it.process.is_left()))
     }

@@ -44,6 +44,12 @@ impl ProcessId {
         seen.is_none_or(|seen| seen.process != self || seen.is_dead || seen.is_at_rest)
     }
 
+    /// True if it has not ended, and we may signal it.
+    pub(crate) fn is_alive(self) -> bool {
+        let seen = Seen::of(self.number);
+        seen.is_some_and(|seen| seen.process == self && !seen.is_dead) && self.is_left()
+    }
+
     /// Returns false if it has ended, or if we may not signal the processes of its user.
     pub(crate) fn send(self, signal: Signal) -> bool {
         kill(Pid::from_raw(self.number), signal).is_ok()
