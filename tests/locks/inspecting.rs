@@ -47,20 +47,6 @@ fn inspect_shows_the_holder_of_each_kind() {
 }
 
 #[test]
-fn the_default_owner_names_the_process() {
-    unless_halted(|| {
-        let (_server, locks, _conn) = bench();
-        let _lease = locks.lock("a").acquire(LONG).unwrap();
-        let seen = locks.lock("a").inspect().unwrap();
-        let owner = seen.holders()[0].owner().unwrap().as_str().to_owned();
-        assert!(
-            owner.contains(&format!(":{}:", std::process::id())),
-            "{owner}"
-        );
-    });
-}
-
-#[test]
 fn readers_and_waiting_writers_are_counted() {
     unless_halted(|| {
         let (_server, locks, _conn) = bench();

@@ -2,7 +2,7 @@
 
 use std::{sync::Mutex, thread};
 
-use leasehold::{Error, Lock, Locks, Options, Pool};
+use leasehold::{Lock, Locks, Options, Pool};
 use redis::{Commands, Connection};
 
 use crate::common::{
@@ -108,24 +108,6 @@ fn a_lock_taken_by_an_unanswered_attempt_is_recognised() {
             lease.release().unwrap();
             assert_eq!(keys(&mut conn), [""; 0]);
         }
-    });
-}
-
-#[test]
-fn a_key_of_another_type_is_busy_to_a_try_and_an_error_to_a_wait() {
-    unless_halted(|| {
-        let (_server, locks, mut conn) = start();
-        let () = conn.rpush("lock:a", "x").unwrap();
-        let lock = locks.lock("a");
-        assert!(lock.try_acquire().unwrap().is_none());
-        let waited = lock.acquire(LONG).unwrap_err();
-        let text = waited.to_string();
-        assert!(matches!(waited, Error::WrongKind { .. }), "{text}");
-        assert!(
-            text.contains("`lock:a`") && !text.contains(COMPANION),
-            "{text}"
-        );
-        assert_eq!(conn.llen::<_, u64>("lock:a").unwrap(), 1);
     });
 }
 

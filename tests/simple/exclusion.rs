@@ -20,17 +20,16 @@ fn count_up(conn: &mut Connection, name: &str, token: &Token) {
     assert_eq!(conn.get_del(&mark), Ok(token.to_string()));
 }
 
-/// In each round, every thread acquires that round's lock. Returns all tokens.
-fn hammer(
-    server: &Server,
-    threads: usize,
-    rounds: usize,
-    name_of: impl Fn(usize) -> &'static str + Sync,
-) -> Vec<String> {
+const NAMES: [&str; 3] = ["a", "b", "{shop}:c"];
+
+/// In each round, each of six threads acquires the next lock.
+#[test]
+fn threads_hold_each_of_several_locks_one_at_a_time() {
+    let server = Server::start().unwrap();
     let work = |thread: usize| {
         let mut conn = server.connection().unwrap();
         let round = |round: usize| {
-            let name = name_of(thread + round);
+            let name = NAMES[(thread + round) % NAMES.len()];
             let token = if round.is_multiple_of(5) {
                 acquire_lock(&mut conn, name, PATIENT)
             } else {
@@ -41,30 +40,15 @@ fn hammer(
             assert!(release_lock(&mut conn, name, &token).unwrap());
             token.to_string()
         };
-        (0..rounds).map(round).collect::<Vec<_>>()
+        (0..30).map(round).collect::<Vec<_>>()
     };
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads)
-            .map(|thread| scope.spawn(move || work(thread)))
-            .collect();
-        threads
-            .into_iter()
-            .flat_map(|thread| thread.join().unwrap())
-            .collect()
-    })
-}
-
-#[test]
-fn threads_hold_each_of_several_locks_one_at_a_time() {
-    const NAMES: [&str; 3] = ["a", "b", "{shop}:c"];
-    let server = Server::start().unwrap();
-    let tokens = hammer(&server, 6, 30, |round| NAMES[round % NAMES.len()]);
-
+    let tokens: HashSet<String> = thread::scope(|scope| {
+        let threads = [0, 1, 2, 3, 4, 5].map(|thread| scope.spawn(move || work(thread)));
+        let tokens = threads.into_iter().map(|thread| thread.join().unwrap());
+        tokens.flatten().collect()
+    });
+    assert_eq!(tokens.len(), 180);
     let mut conn = server.connection().unwrap();
-    let numbers: Vec<u32> = NAMES
-        .iter()
-        .map(|name| conn.get(format!("number:{name}")).unwrap())
-        .collect();
+    let numbers = NAMES.map(|name| conn.get::<_, u32>(format!("number:{name}")).unwrap());
     assert_eq!(numbers, [60, 60, 60]);
-    assert_eq!(tokens.iter().collect::<HashSet<_>>().len(), 180);
 }

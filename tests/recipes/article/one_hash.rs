@@ -7,7 +7,7 @@ use crate::common::{
     SLACK,
     hash_world::{KEY, World, tokens},
 };
-use leasehold::book::article::one_hash::{acquire_read, acquire_write};
+use leasehold::book::article::one_hash::acquire_write;
 use redis::Commands;
 
 const WAIT: Duration = Duration::from_secs(5);
@@ -81,31 +81,6 @@ fn readers_of_both_kinds_come_and_go_in_any_order() {
     assert!(!a.writes(&writer) && !a.article_acquires("write", theirs));
     a.article_releases("read", theirs);
     assert!(a.is_free());
-}
-
-#[test]
-fn a_crashed_reader_blocks_nobody_past_its_own_lease() {
-    let mut a = World::new();
-    a.leases.read = Duration::from_millis(900);
-    let [crashed, living, writer] = tokens();
-    assert!(a.reads(&crashed));
-    let crashed_at = Instant::now();
-    assert!(a.reads(&living) && a.stops_reading(&living));
-    assert!(acquire_write(&mut a.conn, KEY, &writer, WAIT, &a.leases).unwrap());
-    assert!(crashed_at.elapsed() < a.leases.read + SLACK);
-    assert_eq!(a.conn.hlen(KEY), Ok(2), "no field of the readers remains");
-}
-
-#[test]
-fn a_writer_waits_for_the_last_reader_and_a_reader_for_the_writer() {
-    let mut a = World::new();
-    a.leases.read = Duration::from_millis(50);
-    a.leases.write = a.leases.read;
-    let [first, second, third] = tokens();
-    assert!(a.reads(&first));
-    assert!(acquire_write(&mut a.conn, KEY, &second, WAIT, &a.leases).unwrap());
-    assert!(acquire_read(&mut a.conn, KEY, &third, WAIT, &a.leases).unwrap());
-    assert!(!a.stops_writing(&second), "it had expired");
 }
 
 /// Someone removed `write` by hand, or acquired the lock with a wrong clock and released it.
