@@ -156,6 +156,10 @@ impl<'a> WatchedLocks<'a> {
         let mut is_repeated = false;
         loop {
             let done = self.send_tracked(&mut send);
+            if let Err(Error::Pool { .. }) = &done {
+                // Nothing was sent. A loss that was detected meanwhile takes precedence.
+                self.check_held()?;
+            }
             let Err(error @ (Error::Lost { .. } | Error::WrongKind { .. })) = &done else {
                 return done;
             };

@@ -399,7 +399,11 @@ fn a_known_loss_is_reported_without_a_free_connection() {
         let pool = Pool::builder().max_size(1).get_timeout(500 * MS);
         let pool = pool.connect(&server.url()).unwrap();
         let locks = Locks::new(&pool).unwrap();
-        let asks: [ACommit; 2] = [Lease::verify, |lease| lease.renew(LONG)];
+        let asks: [ACommit; 3] = [
+            Lease::verify,
+            |lease| lease.renew(LONG),
+            |lease| lease.commit(count_up),
+        ];
         for ask in asks {
             for lock in every_kind(&locks) {
                 let lease = lock.acquire(LONG).unwrap();
@@ -409,6 +413,11 @@ fn a_known_loss_is_reported_without_a_free_connection() {
                 assert!(matches!(asked, Err(Error::Lost { .. })), "{asked:?}");
             }
         }
+        let leases = locks.all_of(["a", "b"]).acquire(LONG).unwrap();
+        let mut only = pool.get().unwrap();
+        let () = redis::cmd("DEL").arg("lock:b").query(&mut *only).unwrap();
+        let asked = leases.commit(count_up);
+        assert!(matches!(asked, Err(Error::Lost { .. })), "{asked:?}");
     });
 }
 
