@@ -1,6 +1,8 @@
 //! The crate's examples, run as programs.
 
-use std::{env, process::Command};
+use std::{cell::RefCell, env, process::Command};
+
+use super::wait::unless_halted;
 
 /// The command that runs an example. `cargo test` builds the examples too; `cargo test --test NAME`
 /// does not.
@@ -12,22 +14,14 @@ pub fn example(name: &str) -> Command {
     Command::new(program)
 }
 
-/// The output of an example, which runs again if it fails.
+/// The output of an example. Runs it again if the machine stalled, because then it may not show its
+/// effect.
 pub fn printed(command: impl Fn() -> Command) -> String {
-    printed_if(command, |_| true)
-}
-
-/// The same, also unless it shows what it should: on a busy machine a lease of 300 ms may end before
-/// the next step.
-pub fn printed_if(command: impl Fn() -> Command, is_right: impl Fn(&str) -> bool) -> String {
-    let mut last = None;
-    for _ in 0..5 {
+    let printed = RefCell::default();
+    unless_halted(|| {
         let output = command().output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        if output.status.success() && is_right(&text) {
-            return text.into_owned();
-        }
-        last = Some(output);
-    }
-    unreachable!("{last:?}")
+        assert!(output.status.success(), "{output:?}");
+        *printed.borrow_mut() = String::from_utf8(output.stdout).unwrap();
+    });
+    printed.into_inner()
 }
