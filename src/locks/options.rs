@@ -146,9 +146,8 @@ impl Options {
     /// 100 ms is enough for healthy replication. While too few replicas confirm, each attempt
     /// delays the other threads on the shared connection, and all renewals of the same
     /// [`Locks`](crate::Locks), by up to `wait`: give all of them leases of at least twice `wait`.
-    /// An acquire takes no extra round trip, only the time that the replicas need. Its command is
-    /// not batched with those of other threads: if many locks become free at one moment, each is
-    /// granted in its own round trip.
+    /// An acquire takes no extra round trip, only the time that the replicas need. Waiting threads
+    /// with the same `count` and `wait` share round trips, if many locks become free at one moment.
     ///
     /// Choose a [lease that outlasts a crash](crate::docs::servers#a-lease-that-outlasts-a-crash).
     pub fn replicas(self, count: u32, wait: Duration) -> Self {

@@ -10,8 +10,8 @@
 //!   sends its letter too.
 //! - A lane is returned when its [`SharedWrite`] is dropped, also on an error or a panic. Then the
 //!   next thread is woken.
-//! - A call that waits for replicas shares no write. Its letter is empty, and no other thread takes
-//!   it: it only waits for a lane.
+//! - Calls that wait for the same replicas share a write, and one `WAIT` after it. They share none
+//!   with other calls, which would have to wait for the replicas too.
 //! - A letter that no leader has taken was not sent. Its thread takes it back when its time is over
 //!   or the call is cancelled.
 //! - A letter that was taken has a reply or an error by the end of the shared write. Its thread
@@ -42,7 +42,7 @@ use crate::{
     cancel::Cancel,
     error::{Result, timed_out},
     time::{self, Deadline},
-    wire::exchange_each,
+    wire::{Replicas, exchange_each},
 };
 
 /// A thread yields this often before it sleeps: a wake-up takes longer than a reply from a near
@@ -67,8 +67,8 @@ struct Letters {
 
 /// One call of one thread.
 struct Letter {
-    /// Empty: its thread sends the call alone.
     packed: Vec<u8>,
+    replicas: Option<Replicas>,
     stage: Mutex<Stage>,
     changed: Condvar,
 }
@@ -102,12 +102,12 @@ impl Outbox {
     }
 
     /// Sends this call, in a write of this thread or of another. If this thread leads, `send`
-    /// [gathers](SharedWrite::gather) and sends the shared write. `until`: the time at which this
-    /// thread stops waiting for the reply, if that is sooner than an I/O time-out. `None`: the call
-    /// was not sent.
+    /// [gathers](SharedWrite::gather) and sends the shared write. `replicas`: those that must have
+    /// the write. `until`: the time at which this thread stops waiting for the reply, if that is
+    /// sooner than an I/O time-out. `None`: the call was not sent.
     pub(super) fn ask(
         &self,
-        packed: Vec<u8>,
+        (packed, replicas): (Vec<u8>, Option<Replicas>),
         send_by: Deadline,
         until: Option<Instant>,
         mut cancel: Option<&Cancel>,
@@ -116,6 +116,7 @@ impl Outbox {
         let posted = time::now();
         let own = Arc::new(Letter {
             packed,
+            replicas,
             stage: Mutex::new(Stage::Waiting),
             changed: Condvar::new(),
         });
@@ -257,9 +258,9 @@ impl SharedWrite<'_> {
         }
     }
 
-    /// Takes the letter of this thread and all waiting letters. False: they may not be sent, and
-    /// none was taken. `may_be_sent` runs under the lock of the letters, so it sees everything that
-    /// their threads saw before they queued.
+    /// Takes the letter of this thread and all that wait for the same replicas. False: they may not
+    /// be sent, and none was taken. `may_be_sent` runs under the lock of the letters, so it sees
+    /// everything that their threads saw before they queued.
     pub(super) fn gather(&mut self, may_be_sent: impl Fn() -> bool) -> bool {
         // Lets threads that were just answered post their next call.
         thread::yield_now();
@@ -269,8 +270,9 @@ impl SharedWrite<'_> {
         }
         self.batch.push_back(Arc::clone(&self.own));
         let waiting = mem::take(&mut letters.waiting).into_iter();
-        let (alone, mut together) = waiting.partition(|letter| letter.packed.is_empty());
-        letters.waiting = alone;
+        let (mut together, others) =
+            waiting.partition(|letter| letter.replicas == self.own.replicas);
+        letters.waiting = others;
         self.batch.append(&mut together);
         true
     }
@@ -285,11 +287,24 @@ impl SharedWrite<'_> {
         tracked: bool,
     ) -> RedisResult<()> {
         let packed = self.batch.iter().flat_map(|letter| letter.packed.iter());
-        let packed: Vec<u8> = packed.copied().collect();
+        let mut packed: Vec<u8> = packed.copied().collect();
         let (count, sent) = (self.batch.len(), time::now());
-        exchange_each(conn, &packed, count, io_timeout, |answer| {
-            self.tell_next(answer.and_then(Value::extract_error), sent, tracked);
-        })
+        let Some(replicas) = self.own.replicas else {
+            return exchange_each(conn, &packed, count, io_timeout, |answer| {
+                self.tell_next(answer.and_then(Value::extract_error), sent, tracked);
+            });
+        };
+        replicas.question().write_packed_command(&mut packed);
+        let mut answers = Vec::new();
+        let exchanged = exchange_each(conn, &packed, count + 1, io_timeout, |answer| {
+            answers.push(answer);
+        });
+        let had = answers.pop().unwrap_or_else(|| Err(timed_out()));
+        for answer in answers {
+            let confirmed = answer.and_then(|answer| replicas.confirmed(answer, had.clone()));
+            self.tell_next(confirmed, sent, tracked);
+        }
+        exchanged
     }
 
     /// Passes this reply to the next thread.

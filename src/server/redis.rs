@@ -150,9 +150,9 @@ impl RedisServer {
         let send_by = sending
             .wait_while_all_lent_by
             .or_sooner(sending.whole_by.moment());
-        let packed = call.command().get_packed_command();
+        let letter = (call.command().get_packed_command(), None);
         let cancel = sending.patience.cancel;
-        self.outbox.ask(packed, send_by, until, cancel, |write| {
+        self.outbox.ask(letter, send_by, until, cancel, |write| {
             loop {
                 let mut conn = self.lend_for(call.asks_for_a_lock(), sending)?;
                 // One of the threads may know by now that another server is the master, and would

@@ -68,9 +68,17 @@ impl Replicas {
         self.question().write_packed_command(&mut packed);
         let mut replies = exchange(conn, &packed, 2)?.into_iter();
         let (answer, had) = (replies.next(), replies.next());
-        let answer = answer.ok_or_else(makes_no_sense)?.extract_error()?;
+        self.confirmed(
+            answer.ok_or_else(makes_no_sense)?,
+            Ok(had.unwrap_or(Value::Nil)),
+        )
+    }
+
+    /// Judges the reply to a call and the reply to the `WAIT` that was sent after it.
+    pub(crate) fn confirmed(self, answer: Value, had: RedisResult<Value>) -> RedisResult<Value> {
+        let answer = answer.extract_error()?;
         if has_written(&answer) {
-            self.check(had.unwrap_or(Value::Nil))?;
+            self.check(had?)?;
         }
         Ok(answer)
     }

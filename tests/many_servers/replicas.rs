@@ -19,7 +19,7 @@ use crate::common::{
     cluster::shared,
     hold::{comes_true, every_kind},
     sentinels::{Plan, in_step},
-    wait::calls,
+    wait::{calls, in_time},
 };
 
 /// A master with replicas that replicate through a gate.
@@ -337,4 +337,36 @@ fn only_required_replicas_keep_a_lock_through_a_crash() {
     // Its holder is notified as soon as the new master answers.
     assert!(comes_true(|| !lost.is_held()));
     assert!(second.lock("refused").try_acquire().unwrap().is_some());
+}
+
+/// The locks are far away. If each asked alone, the last would get its lock after 600 ms.
+#[test]
+fn waiters_for_many_locks_ask_together_and_wait_for_their_replicas_once() {
+    const LOCKS: usize = 12;
+    let group = Replicated::start(1);
+    let proxy = Proxy::in_front_of(&group.master).unwrap();
+    let holder = group.locks(0);
+    let far = Locks::connect(&proxy.url()).unwrap();
+    let far = far.with(Options::new().replicas(1, 400 * MS));
+    proxy.delay_each(50 * MS);
+    let names: Vec<_> = (0..LOCKS).map(|number| number.to_string()).collect();
+    in_time(400 * MS, || {
+        let acquired = |name| holder.lock(name).acquire(LONG).unwrap();
+        let held: Vec<_> = names.iter().map(|name| acquired(name)).collect();
+        thread::scope(|scope| {
+            let waiters = names.iter().map(|name| {
+                let (lock, waiting) = (far.lock(name), far.lock(name));
+                let waiter = scope.spawn(move || lock.acquire(LONG).unwrap());
+                assert!(comes_true(|| waiting.inspect().unwrap().waiting_here() == 1));
+                waiter
+            });
+            let waiters: Vec<_> = waiters.collect();
+            let released = Instant::now();
+            drop(held);
+            let leases: Vec<_> = waiters.into_iter().map(|it| it.join().unwrap()).collect();
+            let took = released.elapsed();
+            drop(leases);
+            took
+        })
+    });
 }

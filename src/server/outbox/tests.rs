@@ -33,7 +33,8 @@ impl Outbox {
         (send_by, until): Terms,
         lead: impl FnOnce(&mut SharedWrite<'_>) -> Result<()>,
     ) -> Result<Option<Reply>> {
-        self.ask(packed.to_vec(), Deadline::after(send_by), until, None, lead)
+        let letter = (packed.to_vec(), None);
+        self.ask(letter, Deadline::after(send_by), until, None, lead)
     }
 
     /// Marks all lanes as in use.
@@ -45,6 +46,7 @@ impl Outbox {
     fn set_free(&self, failure: Option<Error>) {
         let own = Letter {
             packed: Vec::new(),
+            replicas: None,
             stage: Mutex::new(Stage::Waiting),
             changed: Condvar::new(),
         };
@@ -340,7 +342,7 @@ fn a_call_cancelled_before_it_is_sent_leaves_while_another_waits_for_its_reply()
     thread::scope(|scope| {
         let waits = scope.spawn(|| {
             outbox.ask(
-                b"a".to_vec(),
+                (b"a".to_vec(), None),
                 Deadline::after(LONG),
                 None,
                 Some(&cancel),
@@ -384,7 +386,7 @@ fn drive(outbox: &Outbox) {
                         }
                         echo(write)
                     };
-                    let _ = outbox.ask(b"a".to_vec(), send_by, until, Some(&cancel), lead);
+                    let _ = outbox.ask((b"a".to_vec(), None), send_by, until, Some(&cancel), lead);
                     if let Some(canceller) = canceller {
                         canceller.join().unwrap();
                     }
@@ -440,29 +442,36 @@ fn a_silence_between_two_replies_costs_one_time_out() {
     });
 }
 
-/// The others share a write, before it or after it.
 #[test]
-fn a_call_sent_alone_shares_no_write() {
+fn calls_share_a_write_only_if_they_wait_for_the_same_replicas() {
     let outbox = Outbox::new(1, false);
     outbox.occupy();
-    let is_alone = AtomicUsize::new(0);
+    let writes = AtomicUsize::new(0);
+    let lead = |write: &mut SharedWrite<'_>| {
+        assert!(write.gather(|| true));
+        writes.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(write.batch.len(), 3);
+        let wanted = write.own.replicas;
+        assert!(write.batch.iter().all(|letter| letter.replicas == wanted));
+        answer_all(write);
+        Ok(())
+    };
+    let replicas = |count| Replicas::wanted(count, SHORT).unwrap();
+    let wants = [None, Some(replicas(1)), Some(replicas(2))];
     thread::scope(|scope| {
-        let alone = scope.spawn(|| {
-            outbox.post(b"", terms(LONG), |write| {
-                assert!(write.batch.is_empty());
-                is_alone.fetch_add(1, Ordering::SeqCst);
-                Ok(())
+        let asking: Vec<_> = (0..9)
+            .map(|number| {
+                let letter = (b"a".to_vec(), wants[number % 3]);
+                let ask = || outbox.ask(letter, Deadline::after(LONG), None, None, lead);
+                scope.spawn(ask)
             })
-        });
-        until_waiting(&outbox, 1);
-        let others = [(); 3].map(|()| scope.spawn(|| outbox.post(b"a", terms(LONG), echo)));
-        until_waiting(&outbox, 4);
+            .collect();
+        until_waiting(&outbox, 9);
         outbox.set_free(None);
-        assert!(matches!(alone.join().unwrap(), Ok(None)));
-        for other in others {
-            assert_eq!(words(other.join().unwrap()).as_deref(), Some(&b"a"[..]));
+        for one in asking {
+            assert_eq!(words(one.join().unwrap()).as_deref(), Some(&b"a"[..]));
         }
     });
-    assert_eq!(is_alone.into_inner(), 1);
+    assert_eq!(writes.into_inner(), 3);
     assert!(is_idle(&outbox));
 }
