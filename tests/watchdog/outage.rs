@@ -10,9 +10,9 @@ use crate::common::{
     hold::{PATIENCE, comes_true, take},
     locks::within,
     tell,
-    wait::at_once,
+    wait::{TOO_SLOW, at_once},
 };
-use leasehold::{Error, Keep, LostReason, RenewalState, Watchdog, redis::Connection};
+use leasehold::{Error, Keep, LostReason, Renewal, RenewalState, Watchdog, redis::Connection};
 use redis::Commands;
 
 const LEASE: Duration = Duration::from_secs(3);
@@ -27,6 +27,12 @@ fn a_missing_server() {
         a_stop_while_connecting_neither_waits_nor_is_overtaken,
     ];
     at_once(cases, |case| case());
+}
+
+/// On a busy machine a lease ends before its server is back.
+fn has_not_ended(renewal: &Renewal) {
+    let has_ended = renewal.state() == RenewalState::Lost(LostReason::Ended);
+    assert!(!has_ended, "{TOO_SLOW}");
 }
 
 fn a_restarted_server_that_has_kept_the_locks_costs_nothing() {
@@ -48,7 +54,9 @@ fn a_restarted_server_that_has_kept_the_locks_costs_nothing() {
         "{renewals:?}"
     );
     server.restart().unwrap();
-    assert!(comes_true(|| all_are(RenewalState::Held)), "{renewals:?}");
+    let are_held = comes_true(|| all_are(RenewalState::Held));
+    renewals.iter().for_each(has_not_ended);
+    assert!(are_held, "{renewals:?}");
     let left: u64 = server.connection().unwrap().pttl("lock:a").unwrap();
     assert!(left > 0);
 }
@@ -121,10 +129,9 @@ fn a_stop_while_connecting_neither_waits_nor_is_overtaken() {
     assert_eq!(stopped.stop(), RenewalState::Unknown);
     assert!(asked.elapsed() < 250 * MS + SLACK, "{:?}", asked.elapsed());
     server.thaw().unwrap();
-    assert!(
-        comes_true(|| other.state() == RenewalState::Held),
-        "{other:?}"
-    );
+    let is_held = comes_true(|| other.state() == RenewalState::Held);
+    has_not_ended(&other);
+    assert!(is_held, "{other:?}");
     let longest = end.saturating_duration_since(Instant::now()) + 50 * MS;
     let left: u64 = conn.pttl("lock:stopped").unwrap();
     assert!(Duration::from_millis(left) <= longest, "{left}");

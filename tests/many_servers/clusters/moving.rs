@@ -24,7 +24,7 @@ use crate::{
         cluster::{shared, slots_of},
         hold::comes_true,
         monitor::Monitor,
-        wait::{comes_true_within, unless_halted},
+        wait::{comes_true_within, in_time},
     },
     history::{History, SECOND, violations, work},
 };
@@ -156,7 +156,8 @@ fn the_next_renewal_reports_a_loss_on_another_shard() {
 /// The waiting thread is notified by the key's new node, and tells the keeper of the lease.
 #[test]
 fn a_loss_on_another_shard_is_reported_at_once_if_the_process_waits_there() {
-    unless_halted(|| {
+    // On a busy machine the key is deleted before the node notifies of its changes.
+    in_time(5 * SECOND, || {
         let cluster = shared();
         // The next renewal, which would also find out, is due in ten seconds.
         let locks = patient(&cluster).with(Options::new().lease(30 * SECOND));
@@ -185,9 +186,12 @@ fn a_loss_on_another_shard_is_reported_at_once_if_the_process_waits_there() {
             assert!(lease.verify().is_ok());
             let mut master = cluster.nodes[moved.to].connection().unwrap();
             let _: () = master.del(key(&tag)).unwrap();
-            assert!(lease.lost().wait_for(5 * SECOND));
+            let deleted = Instant::now();
+            assert!(lease.lost().wait_for(LONG));
+            let told = deleted.elapsed();
             waiting.join().unwrap().unwrap();
-        });
+            told
+        })
     });
 }
 
