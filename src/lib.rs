@@ -112,6 +112,7 @@ mod error;
 pub mod event;
 mod locks;
 mod name;
+mod options;
 mod pool;
 mod probe;
 mod ran;
@@ -154,10 +155,9 @@ pub use error::{Error, ErrorContext, LostReason, Result};
 pub use event::Events;
 #[cfg(feature = "tracing")]
 pub use event::TracingEvents;
-pub use locks::{
-    Committed, HeldLocks, Inspection, Lease, Leases, Lock, LockSet, Locks, Once, Options,
-};
+pub use locks::{Committed, HeldLocks, Inspection, Lease, Leases, Lock, LockSet, Locks, Once};
 pub use name::Owner;
+pub use options::Options;
 pub use pool::{Pool, PoolBuilder, PooledConnection};
 pub use probe::{Finding, Probe, Severity};
 pub use ran::Ran;

@@ -38,7 +38,6 @@ use super::{
     lease::{Lease, LeaseGrant},
     release::let_go_all,
     set_wait::SetWait,
-    settings::Settings,
     stack::Stack,
     stacks::Stacks,
 };
@@ -46,6 +45,7 @@ use crate::{
     cancel::Cancel,
     error::{Error, Operation, Result},
     event::{Acquired, AlreadyRun, Contended, Retrying},
+    options::settings::Settings,
     pool::{HOPS, Limits},
     recipes::{Hold, LastRun, LockKind},
     server::{Patience, Reply},

@@ -22,11 +22,12 @@ use std::{
 
 use redis::RedisError;
 
-use super::{lease::LeaseGrant, settings::Settings};
+use super::lease::LeaseGrant;
 use crate::{
     error::{
         Error, Operation, Result, WrongKey, is_unconfirmed, may_pass, refusal, timed_out, wrong_key,
     },
+    options::settings::Settings,
     recipes::{Attempt, Hold, LastRun, LockKind},
     server::Reply,
     token::FencingToken,

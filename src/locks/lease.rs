@@ -19,7 +19,8 @@ use crate::{
 };
 use crate::{
     event::HoldEnd,
-    locks::{settings::Settings, stack::Stack},
+    locks::stack::Stack,
+    options::settings::Settings,
     renewing::{
         entry::{Ask, Terms},
         keeper::Handle,

@@ -10,9 +10,7 @@ use redis::{RedisResult, Value};
 use super::{
     acquire::{Wait, begin},
     lease::Lease,
-    options::Options,
     set_wait::SetWait,
-    settings::Settings,
     stack::Stack,
     stacks::Stacks,
 };
@@ -20,6 +18,7 @@ use crate::{
     error::{Error, Operation, Result, ensure},
     event::{AcquireFailed, Waiting},
     name::{LockName, Owner},
+    options::{Options, settings::Settings},
     recipes::{Found, Hold, LastRun, LockKind, inspecting, read_inspection},
     server::Patience,
     time::Deadline,

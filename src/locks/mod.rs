@@ -11,7 +11,6 @@
 // The documentation lists the functions of a type in the order of these files.
 mod lease;
 mod lock;
-mod options;
 
 mod acquire;
 mod adopt;
@@ -24,7 +23,6 @@ mod run;
 mod set;
 mod set_commit;
 mod set_wait;
-mod settings;
 mod stack;
 mod stacks;
 mod transacting;
@@ -33,7 +31,6 @@ pub use held::HeldLocks;
 pub use inspection::Inspection;
 pub use lease::Lease;
 pub use lock::Lock;
-pub use options::Options;
 pub use run::Once;
 pub use set::{Leases, LockSet};
 pub use transacting::Committed;
@@ -45,12 +42,12 @@ use crate::cluster::Nodes;
 use crate::{
     error::Result,
     name::LockName,
+    options::{Options, settings::Settings},
     pool::{Pool, PoolBuilder, Target},
     probe::Probe,
     recipes::LockKind,
     server::{RedisServer, Server},
 };
-use settings::Settings;
 use stacks::Stacks;
 use uuid::Uuid;
 

@@ -23,12 +23,12 @@ use std::{
 
 use super::{
     lease::{Lease, LeaseGrant},
-    settings::Settings,
     stack::Stack,
 };
 use crate::{
     error::{Result, no_answer},
     event::{HoldEnd, Released},
+    options::settings::Settings,
     recipes::Evidence,
     renewing::lease_state::RenewalState,
     server::{Patience, RenewalError, Reply},

@@ -15,13 +15,13 @@ use super::{
     acquire::{Wait, ask_together_first},
     lease::Lease,
     lock::Lock,
-    options::Options,
     release::{ask_together, let_go_all},
     set_wait::SetWait,
     stack::Stack,
 };
 use crate::{
     error::{Error, Operation, Result},
+    options::Options,
     renewing::{entry::Ask, signal::LostSignal},
     server::{Patience, Reply},
     time::Deadline,

@@ -9,9 +9,9 @@ use std::{
 
 use parking_lot::RwLock;
 
-use super::settings::Settings;
 use crate::{
     error::{Error, Result},
+    options::settings::Settings,
     pool::Process,
     renewing::keeper::Keeper,
     server::{Observer, Server},

@@ -16,7 +16,8 @@ use std::{
 use super::{AttemptOutcome, Standing, WAIT_WHILE_ALL_LENT, Wait};
 use crate::{
     error::{Error, Result, unanswered_ahead},
-    locks::{lease::Lease, settings::Settings},
+    locks::lease::Lease,
+    options::settings::Settings,
     server::Reply,
     time::Deadline,
     waiting::{LastAnswer, Place},

@@ -35,8 +35,8 @@ pub(crate) struct Settings {
     pub(crate) fencing: bool,
     /// The replicas that must confirm a lock.
     pub(crate) replicas: Option<Replicas>,
-    pub(super) clock_skew: Option<Duration>,
-    pub(super) hand_over: HandOver,
+    pub(crate) clock_skew: Option<Duration>,
+    pub(crate) hand_over: HandOver,
     pub(crate) owner: Option<Owner>,
     pub(crate) events: Option<Arc<EventSink>>,
     pub(crate) cancel: Option<Cancel>,
@@ -51,9 +51,9 @@ pub(crate) struct Pauses {
 
 /// The limits of hand-overs before a lock is released on the server: their number and total time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HandOver {
-    pub(super) turns: u32,
-    pub(super) longest: Duration,
+pub(crate) struct HandOver {
+    pub(crate) turns: u32,
+    pub(crate) longest: Duration,
 }
 
 impl Default for Settings {

@@ -1,8 +1,13 @@
-//! `Options`, the public builder: each option changes the [`Settings`].
+//! `Options`, the public builder: each option changes the [`Settings`] of a lock.
+//!
+//! The [settings](settings) check their limits and decide what follows from them for a hold.
+
+pub(crate) mod settings;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::settings::{HandOver, Pauses, Settings};
+use settings::{HandOver, Pauses, Settings};
+
 use crate::{
     cancel::Cancel,
     event::{EventSink, Events, Hooks},
