@@ -135,7 +135,7 @@ fn a_deletion_is_told_at_once() {
 fn a_deletion_after_a_renewal_is_told_at_once() {
     let server = Server::start().unwrap();
     let locks = crate::connect(&server.url());
-    let options = crate::options().lease(6_000 * MS);
+    let options = Options::new().lease(6_000 * MS);
     let ways = [false, true];
     let cases = ways.map(|by_hand| every_kind(&locks).map(|lock| (lock, by_hand)));
     at_once(cases.into_iter().flatten(), |(lock, by_hand)| {
