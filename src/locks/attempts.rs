@@ -233,8 +233,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Returns the error of a wait that this error ends. If the lock may be ours, an error that
-    /// means "nothing was done" becomes the cause of an `Unknown`.
+    /// Returns the result of a wait that `error` ends: `error` itself, unless the lock may be ours.
+    /// Then one that means "nothing was done" becomes the cause of an `Unknown`.
     pub(super) fn ended_by(&self, error: Error) -> Error {
         match error {
             Error::Pool { .. } | Error::TooOld { .. } | Error::Thread { .. }
