@@ -13,6 +13,7 @@ use crate::{
     common::{
         LONG, MS, Proxy, SLACK, Server,
         hold::comes_true,
+        tell,
         wait::{at_once, unless_halted},
     },
     faults::kill,
@@ -378,5 +379,15 @@ fn three_connections_suffice_to_renew_a_lease_after_a_wait() {
             let _: () = conn.del("lock:b").unwrap();
             waiter.join().unwrap().release().unwrap();
         });
+        // The listener has its place again, and keeps it.
+        tell(&mut conn, "CONFIG SET maxclients 100");
+        let mut opened = || {
+            let stats: redis::InfoDict = redis::cmd("INFO").query(&mut conn).unwrap();
+            stats.get::<u64>("total_connections_received").unwrap()
+        };
+        thread::sleep(1_500 * MS);
+        let before = opened();
+        thread::sleep(500 * MS);
+        assert!(opened() - before <= 2, "{}", opened() - before);
     });
 }

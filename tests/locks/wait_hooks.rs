@@ -182,13 +182,16 @@ fn a_wait_ended_by_its_caller_or_another_thread() {
     });
 }
 
-/// All hooks of an event are called, even after one that panics.
+/// All hooks of an event are called in their order, even after one that panics.
 #[test]
 fn all_hooks_are_called() {
-    struct Panics;
-    impl Events for Panics {
+    struct First(Arc<Waits>);
+    impl Events for First {
         fn waiting(&self, _: &Waiting<'_>) {
             std::panic::resume_unwind(Box::new("on purpose"));
+        }
+        fn acquired(&self, _: &Acquired<'_>) {
+            self.0.ends.lock().unwrap().push("the first");
         }
     }
     let Bench {
@@ -198,11 +201,12 @@ fn all_hooks_are_called() {
     } = bench();
     let second = Arc::new(Waits::default());
     let options = Options::new()
-        .events(Arc::new(Panics))
+        .events(Arc::new(First(second.clone())))
         .events(second.clone());
     let lock = locks.lock("a").with(options);
     drop(lock.acquire(LONG).unwrap());
     drop(locks.lock("a").acquire(LONG).unwrap());
     assert_eq!(waits.taken(), ["acquired"; 2]);
-    assert_eq!(second.taken(), ["acquired"], "those of one lock only");
+    let told = ["the first", "acquired"];
+    assert_eq!(second.taken(), told, "those of one lock only");
 }

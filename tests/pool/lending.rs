@@ -60,6 +60,25 @@ fn a_connection_asks_the_version_once_and_lending_sends_nothing() {
     assert_eq!(calls(&mut admin), BTreeMap::new());
 }
 
+/// After one has broken, each other one is sent one `PING`.
+#[test]
+fn a_connection_is_asked_once_after_another_broke() {
+    let server = Server::start().unwrap();
+    let mut admin = server.connection().unwrap();
+    let pool = Pool::connect(&server.url()).unwrap();
+    let (mut broken, other) = (pool.get().unwrap(), pool.get().unwrap());
+    drop(other);
+    clients::kill(&mut admin, clients::id(&mut broken));
+    release_lock(&mut broken, "a", &Token::random()).unwrap_err();
+    drop(broken);
+    forget_calls(&mut admin);
+    for _ in 0..10 {
+        drop(pool.get().unwrap());
+    }
+    let once = BTreeMap::from([("ping".to_owned(), "1".to_owned())]);
+    assert_eq!(calls(&mut admin), once);
+}
+
 #[test]
 fn connections_are_opened_on_demand() {
     let server = Server::start().unwrap();

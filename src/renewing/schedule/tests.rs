@@ -33,6 +33,17 @@ fn the_earliest_due_go_first() {
 }
 
 #[test]
+fn a_lease_that_ends_later_than_its_length_is_renewed_after_a_third_of_it() {
+    let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
+    let terms = Terms {
+        end: Some(start + MS * 60_000),
+        ..terms(300)
+    };
+    schedule.keep((), terms, start);
+    assert_eq!(schedule.due_at(), Some(start + MS * 100));
+}
+
+#[test]
 fn a_forgotten_script_is_sent_again_at_once_and_a_refused_renewal_soon() {
     let (mut schedule, start) = (Schedule::<_, ()>::default(), Instant::now());
     let id = schedule.keep((), terms(3_000), start);

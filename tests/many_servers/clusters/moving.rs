@@ -84,7 +84,8 @@ fn a_waiter_follows_a_moving_slot() {
         thread::sleep(100 * MS);
         let moved = Moved::new(&cluster, &tag, 1);
         thread::sleep(200 * MS);
-        assert!(comes_true(|| waits(&waiter)) && !waiting.is_finished());
+        // A question on its own connections would tell it of the move.
+        assert!(!waiting.is_finished());
         let (released, fence) = (Instant::now(), lease.fencing_token());
         lease.release().unwrap();
         let (granted, next) = waiting.join().unwrap();
