@@ -65,17 +65,26 @@ pub(crate) fn url(sentinels: &[&Fake]) -> String {
     format!("redis+sentinel://{}/mymaster", hosts.join(","))
 }
 
+/// Two masters, and sentinels that all name the first.
+fn group<const N: usize>(epoch: u64) -> ([Server; 2], [Said; N], [Fake; N], String) {
+    let masters = [(); 2].map(|()| Server::start().unwrap());
+    let said = [(); N].map(|()| Said::default());
+    all_say(&said, masters[0].port(), epoch);
+    let fakes = said.each_ref().map(Said::by_a_sentinel);
+    let urls = url(&fakes.each_ref());
+    (masters, said, fakes, urls)
+}
+
 /// The servers that grant the next lock.
 fn granted_on(locks: &Locks, name: &str, servers: &[&Server]) -> Vec<usize> {
     let _lease = locks.lock(name).acquire(LONG).unwrap();
-    let has = |server: &&Server| {
-        server
-            .connection()
-            .unwrap()
-            .exists(format!("lock:{name}"))
-            .unwrap()
-    };
-    (0..servers.len()).filter(|at| has(&servers[*at])).collect()
+    let has = |at: &usize| has_lock(servers[*at], name);
+    (0..servers.len()).filter(has).collect()
+}
+
+fn has_lock(server: &Server, name: &str) -> bool {
+    let mut conn = server.connection().unwrap();
+    conn.exists(format!("lock:{name}")).unwrap()
 }
 
 fn text(error: Error) -> String {
@@ -105,12 +114,7 @@ fn what_a_master_grants_after_it_was_replaced_does_not_count() {
         let lease = locks.lock("a").acquire(LONG).unwrap();
         assert!(proxy.happened());
         lease.verify().unwrap();
-        assert!(
-            new.connection()
-                .unwrap()
-                .exists::<_, bool>("lock:a")
-                .unwrap()
-        );
+        assert!(has_lock(&new, "a"));
     });
 }
 
@@ -215,12 +219,7 @@ fn check_that_a_smaller_config_epoch_is_never_believed() {
     let refused = locks.lock("b").acquire(1_500 * MS).unwrap_err();
     assert!(text(refused).contains("(config-epoch 6)"));
     assert!(holder.is_held());
-    assert!(
-        !old.connection()
-            .unwrap()
-            .exists::<_, bool>("lock:b")
-            .unwrap()
-    );
+    assert!(!has_lock(&old, "b"));
     // One names the new master again.
     second.now(new.port(), 7);
     assert_eq!(granted_on(&locks, "b", &[&old, &new]), [1]);
@@ -231,11 +230,7 @@ fn check_that_a_smaller_config_epoch_is_never_believed() {
 #[test]
 fn an_isolated_sentinel_keeps_nobody_on_the_old_master() {
     unless_halted(|| {
-        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
-        let said = [(); 3].map(|()| Said::default());
-        all_say(&said, old.port(), 1);
-        let fakes = said.each_ref().map(Said::by_a_sentinel);
-        let urls = url(&[&fakes[0], &fakes[1], &fakes[2]]);
+        let ([old, new], said, _fakes, urls) = group::<3>(1);
         let locks = Locks::connect(&urls).unwrap();
         assert_eq!(granted_on(&locks, "a", &[&old, &new]), [0]);
         let held = locks.lock("held").acquire(LONG).unwrap();
@@ -253,11 +248,7 @@ fn an_isolated_sentinel_keeps_nobody_on_the_old_master() {
 #[test]
 fn a_sentinel_whose_answer_trickles_holds_nobody_up() {
     unless_halted(|| {
-        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
-        let said = [(); 3].map(|()| Said::default());
-        all_say(&said, old.port(), 1);
-        let fakes = said.each_ref().map(Said::by_a_sentinel);
-        let urls = url(&[&fakes[0], &fakes[1], &fakes[2]]);
+        let ([old, new], said, _fakes, urls) = group::<3>(1);
         let locks = Locks::connect(&urls).unwrap();
         let held = locks.lock("held").acquire(LONG).unwrap();
         said[2].now(0, 0);
@@ -302,10 +293,7 @@ fn an_announced_failover_is_noticed_at_once() {
 #[test]
 fn a_failover_announced_before_the_subscription_is_noticed_at_once() {
     unless_halted(|| {
-        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
-        let said = [(); 5].map(|()| Said::default());
-        all_say(&said, old.port(), 1);
-        let fakes = said.each_ref().map(Said::by_a_sentinel);
+        let ([_old, new], said, fakes, _) = group::<5>(1);
         let locks = Locks::connect(&url(&fakes.each_ref())).unwrap();
         let held = locks.lock("a").acquire(LONG).unwrap();
         // The fifth was the last to be asked.
@@ -342,10 +330,7 @@ fn slow_sentinels_are_asked_every_second() {
 #[test]
 fn a_new_master_grants_nothing_before_every_process_knows_it() {
     unless_halted(|| {
-        let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
-        let said = [(); 2].map(|()| Said::default());
-        all_say(&said, old.port(), 1);
-        let sentinels = said.each_ref().map(Said::by_a_sentinel);
+        let ([_old, new], said, sentinels, _) = group::<2>(1);
         let late = Locks::connect(&url(&[&sentinels[1]])).unwrap();
         let soon = Locks::connect(&url(&[&sentinels[0]])).unwrap();
         let held = late.lock("a").acquire(LONG).unwrap();
@@ -472,11 +457,7 @@ fn a_process_started_after_a_failover_grants_nothing_before_every_process_knows_
 fn all_sentinels_are_asked_about_a_master_with_too_few_replicas() {
     at_once([0, 1], |replicas| {
         unless_halted(|| {
-            let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
-            let said = [(); 7].map(|()| Said::default());
-            all_say(&said, old.port(), 1);
-            let fakes = said.each_ref().map(Said::by_a_sentinel);
-            let urls = url(&fakes.each_ref());
+            let ([old, new], said, _fakes, urls) = group::<7>(1);
             let pool = Pool::connect(&urls).unwrap();
             let locks = Locks::new(&pool).unwrap();
             assert_eq!(granted_on(&locks, "a", &[&old, &new]), [0]);
@@ -502,11 +483,7 @@ fn all_sentinels_are_asked_about_a_master_with_too_few_replicas() {
 #[test]
 #[ignore = "seconds: cargo test --test many_servers -- --ignored --skip ::many_ --skip long::"]
 fn recreated_sentinels_are_believed_after_ten_seconds_without_the_known_master() {
-    let (old, new) = (Server::start().unwrap(), Server::start().unwrap());
-    let said = [(); 3].map(|()| Said::default());
-    all_say(&said, old.port(), 7);
-    let fakes = said.each_ref().map(Said::by_a_sentinel);
-    let urls = url(&[&fakes[0], &fakes[1], &fakes[2]]);
+    let ([old, new], said, _fakes, urls) = group::<3>(7);
     let locks = Locks::connect(&urls).unwrap();
     assert_eq!(granted_on(&locks, "a", &[&old, &new]), [0]);
     let late = Locks::connect(&urls)

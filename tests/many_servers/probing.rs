@@ -108,11 +108,7 @@ fn a_missing_shard_and_unserved_slots() {
     let slot = cluster.slot_of("").unwrap();
     let owner = cluster.master_of("").unwrap();
     let mut conn = cluster.nodes[owner].connection().unwrap();
-    redis::cmd("CLUSTER")
-        .arg("DELSLOTS")
-        .arg(slot)
-        .exec(&mut conn)
-        .unwrap();
+    tell(&mut conn, &format!("CLUSTER DELSLOTS {slot}"));
     let other = (owner + 1) % 3;
     let url = format!("redis+cluster://127.0.0.1:{}", cluster.nodes[owner].port());
     let found = probe(&url);
@@ -120,11 +116,7 @@ fn a_missing_shard_and_unserved_slots() {
     says(&found, "topology", Severity::Fails, "unserved slots: 1");
 
     let mut cluster = cluster;
-    redis::cmd("CLUSTER")
-        .arg("ADDSLOTS")
-        .arg(slot)
-        .exec(&mut conn)
-        .unwrap();
+    tell(&mut conn, &format!("CLUSTER ADDSLOTS {slot}"));
     for gone in [other, other + 3] {
         cluster.nodes[gone].kill().unwrap();
     }

@@ -1,9 +1,10 @@
 //! The reads and writes of jobs, on a real server and on the stand-in.
 
-use std::cell::Cell;
+use std::{cell::Cell, time::Duration};
 
 use leasehold::{
-    Error, Options, Result, WatchedConnection,
+    Error, Options, Result, WatchedConnection, acquire_lock, acquire_lock_with_timeout,
+    recipes::mutex::{self, End},
     testing::{Action, Failure, StandIn},
     transaction_with_lock,
 };
@@ -107,6 +108,19 @@ fn keys_with_an_expiry_disappear() {
         world.pass(1_100 * MS);
         asked.extend(["GET k", "GET kept"].map(|command| ask(&mut conn, command)));
         asked
+    });
+}
+
+#[test]
+fn a_lock_without_an_end_gets_one_from_an_attempt_of_another_alone() {
+    on_both(|world| {
+        let mut conn = world.pool().get().unwrap();
+        let token = acquire_lock(&mut conn, "a", LONG).unwrap().unwrap();
+        mutex::try_acquire(&mut conn, "a", &token, End::After(LONG)).unwrap();
+        let without = ask(&mut conn, "PTTL lock:a");
+        let other = acquire_lock_with_timeout(&mut conn, "a", Duration::ZERO, LONG).unwrap();
+        let has_end = ask(&mut conn, "PTTL lock:a") != "int(-1)";
+        (without, other.is_none(), has_end)
     });
 }
 
@@ -221,13 +235,13 @@ fn the_functions_of_the_book_take_its_connections() {
         let held = locks.lock("a").acquire(LONG).unwrap();
         let busy = with_lock(20 * MS);
         held.release().unwrap();
-        let token = leasehold::acquire_lock_with_timeout(&mut conn, "a", MS, LONG).unwrap();
+        let token = acquire_lock_with_timeout(&mut conn, "a", MS, LONG).unwrap();
         let token = token.unwrap();
         let meanwhile = told(&locks.lock("a").acquire(MS));
         let released = [(); 2].map(|()| leasehold::release_lock(&mut conn, "a", &token).unwrap());
         // Another program's value is not a lock of ours.
         let () = conn.set("lock:other", "x").unwrap();
-        let other = leasehold::acquire_lock_with_timeout(&mut conn, "other", MS, LONG).unwrap();
+        let other = acquire_lock_with_timeout(&mut conn, "other", MS, LONG).unwrap();
         let seen = (free, busy, meanwhile, other);
         (paid, seen, released, wallets(world))
     });

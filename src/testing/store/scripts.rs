@@ -198,15 +198,26 @@ impl Entry {
                 let first = digits(fence.saturating_sub(following));
                 Ok(Value::Array(vec![first, Value::Int(int(following))]))
             }
-            ("ACQUIRE_UNFENCED_MUTEX" | "ACQUIRE_SIMPLE", [_, token, lease, tell @ ..]) => {
+            ("ACQUIRE_UNFENCED_MUTEX", [_, token, lease, tell]) => {
                 if !is_free && !is_held_by(token) {
-                    return Ok(match tell {
-                        [tell] => self.refusal(tell, now),
-                        _ => yes(false),
-                    });
+                    return Ok(self.refusal(tell, now));
                 }
                 self.hold(token, number(lease)?, now);
                 Ok(yes(true))
+            }
+            ("ACQUIRE_SIMPLE", [_, token, lease]) => {
+                let is_ours = is_held_by(token);
+                let end = Some(number(lease)?).filter(|lease| *lease > 0);
+                let end = end.map(|lease| now.after(lease));
+                match &mut self.stored {
+                    None => {
+                        let content = Content::Text((*token).into());
+                        self.stored = Some(Stored { content, end });
+                    }
+                    Some(stored) if is_ours => stored.end = end.or(stored.end),
+                    Some(stored) => stored.end = stored.end.or(end),
+                }
+                Ok(yes(is_free || is_ours))
             }
             ("RENEW_MUTEX", [.., token, lease]) => {
                 let (end, is_ours) = (now.after(number(lease)?), is_held_by(token));
@@ -229,14 +240,15 @@ impl Entry {
         }
     }
 
-    /// Sets a mutex, or extends it. Its end never moves back. A lease of 0 has no end.
+    /// Sets a mutex, or extends it. Its end never moves back. One without an end stays without.
     fn hold(&mut self, token: &str, lease: u64, now: Now) {
-        let before = self.stored.take().and_then(|stored| stored.end);
-        let end = (lease > 0).then(|| now.after(lease));
-        self.stored = Some(Stored {
-            content: Content::Text(token.into()),
-            end: end.max(before),
+        let end = now.after(lease);
+        let content = Content::Text(token.into());
+        let stored = self.stored.get_or_insert(Stored {
+            content,
+            end: Some(end),
         });
+        stored.end = stored.end.map(|before| before.max(end));
     }
 
     /// Returns the holds of a lock of this kind; `None` if it is free.

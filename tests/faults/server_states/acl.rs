@@ -41,12 +41,8 @@ impl Bench {
     }
 
     fn allow(&mut self, rules: &str) {
-        let password = format!(">{PASSWORD}");
-        redis::cmd("ACL")
-            .arg(&["SETUSER", "app", "reset", "on", &password])
-            .arg(rules.split(' ').collect::<Vec<_>>())
-            .exec(&mut self.operator)
-            .unwrap();
+        let user = format!("app reset on >{PASSWORD}");
+        tell(&mut self.operator, &format!("ACL SETUSER {user} {rules}"));
     }
 
     /// Allows everything except this command.

@@ -3,7 +3,7 @@
 use redis::Commands;
 
 use super::{ALL, Asked, ONE, acquire, release, size};
-use crate::common::{Proxy, Server, book_semaphore::Way, clock, start};
+use crate::common::{Proxy, Server, book_semaphore::Way, clock, start, tell};
 use leasehold::{Error, refresh_fair_semaphore};
 
 #[test]
@@ -105,17 +105,10 @@ fn a_user_without_permission_leaves_no_permit() {
                 continue;
             }
             let user = format!("{missing}-{}", way.word());
-            let () = redis::cmd("ACL")
-                .arg(&["SETUSER", &user, "on", "nopass", "~*", "+@all"])
-                .arg(format!("-{missing}"))
-                .query(&mut admin)
-                .unwrap();
+            let rules = format!("on nopass ~* +@all -{missing}");
+            tell(&mut admin, &format!("ACL SETUSER {user} {rules}"));
             let mut conn = server.connection().unwrap();
-            let () = redis::cmd("AUTH")
-                .arg(&user)
-                .arg("")
-                .query(&mut conn)
-                .unwrap();
+            tell(&mut conn, &format!("AUTH {user} no-password"));
             let refused = acquire(&mut conn, way, &ONE);
             assert!(
                 matches!(refused, Err(Error::Redis { .. })),
