@@ -12,7 +12,7 @@ use std::{
 
 use leasehold::{
     Error, Events, Leases, Options, RenewalState,
-    event::{RenewalFailed, Renewed},
+    event::{RenewalFailed, Renewed, Retrying},
     testing::{Action, Failure, StandIn},
 };
 
@@ -132,7 +132,8 @@ fn locks_of_a_set_are_handed_over_unless_a_command_got_no_reply() {
     ];
     for (number, (asked_for, before)) in cases.into_iter().enumerate() {
         let (stand_in, asked) = (StandIn::new(), Arc::new(Mutex::new(String::new())));
-        let ours = Options::new().hand_over(100, Duration::MAX).fencing(false);
+        let (ours, rows) = (Options::new().fencing(false), Arc::new(Rows::default()));
+        let ours = ours.hand_over(100, Duration::MAX).events(rows.clone());
         let locks = stand_in.locks().unwrap().with(ours);
         let leases = locks.all_of(["a", "b"]).acquire(LONG).unwrap();
         before(&stand_in, &leases);
@@ -148,21 +149,18 @@ fn locks_of_a_set_are_handed_over_unless_a_command_got_no_reply() {
                 let lock = locks.lock(name);
                 scope.spawn(move || lock.acquire(LONG).map(drop))
             });
-            // Each has asked before it joined its queue, and as its head.
-            assert!(comes_true(|| asked.lock().unwrap().len() == 4));
+            // Each was refused before it joined its queue, and as its head.
+            let is_refused = |row: &&u32| **row == u32::MAX;
+            let refused = || rows.0.lock().unwrap().iter().filter(is_refused).count();
+            assert!(comes_true(|| refused() == 4));
             asked.lock().unwrap().clear();
             leases.release().unwrap();
             let waits = waiters.map(|waiter| waiter.join().unwrap());
             assert!(waits.iter().all(Result::is_ok), "{waits:?}");
         });
-        let asked = ["a", "b"].map(|name| {
-            if asked.lock().unwrap().contains(name) {
-                name
-            } else {
-                ""
-            }
-        });
-        assert_eq!(asked.concat(), asked_for, "{number}");
+        let was_asked = |name: &&str| asked.lock().unwrap().contains(*name);
+        let asked: String = ["a", "b"].into_iter().filter(was_asked).collect();
+        assert_eq!(asked, asked_for, "{number}");
     }
 }
 
@@ -170,6 +168,9 @@ fn locks_of_a_set_are_handed_over_unless_a_command_got_no_reply() {
 struct Rows(Mutex<Vec<u32>>);
 
 impl Events for Rows {
+    fn retrying(&self, _: &Retrying<'_>) {
+        self.0.lock().unwrap().push(u32::MAX);
+    }
     fn renewed(&self, _: &Renewed<'_>) {
         self.0.lock().unwrap().push(0);
     }
