@@ -1,6 +1,6 @@
 //! `Options`, the public builder: each option changes the [`Settings`] of a lock.
 //!
-//! The [settings](settings) check their limits and decide what follows from them for a hold.
+//! [`settings`] checks the limits of the options, and decides what follows from them for a hold.
 
 pub(crate) mod settings;
 
