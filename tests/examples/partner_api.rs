@@ -14,7 +14,8 @@ fn the_permits_of_a_killed_process_come_back_with_its_lease() {
         said.lines().all(|line| line.chars().count() <= 100),
         "{said}"
     );
-    assert!(said.lines().count() < 60, "{said}");
+    // B is killed when it holds a permit, for which it may have to wait.
+    assert!(said.lines().count() < 100, "{said}");
     for words in ["B is killed", "reused after", "never more than 3 held"] {
         assert!(said.contains(words), "{said}");
     }
